@@ -2,6 +2,7 @@
 #include "sim/sim_cuda_driver.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -34,6 +35,27 @@ auto entry_with(const std::map<const std::byte*, std::size_t>& ranges, const std
   if (next == ranges.begin()) return ranges.end();
   --next;
   return at < next->first + next->second ? next : ranges.end();
+}
+
+bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
+  return a < b + b_bytes && b < a + a_bytes;
+}
+
+// Does one of them write what another one reads or writes? The driver's result would be any.
+bool depend_on_each_other(std::span<const CudaCopy> copies) {
+  std::vector<std::pair<const std::byte*, std::size_t>> written;
+  written.reserve(copies.size());
+  for (const CudaCopy& copy : copies) written.emplace_back(copy.dst, copy.bytes);
+  std::sort(written.begin(), written.end());
+  for (std::size_t i = 1; i < written.size(); ++i) {
+    if (overlap(written[i - 1].first, written[i - 1].second, written[i].first, written[i].second)) return true;
+  }
+  return std::any_of(copies.begin(), copies.end(), [&](const CudaCopy& copy) {
+    // They are apart, so the first that ends behind the beginning of the source is the only one to look at.
+    const auto next = std::partition_point(written.begin(), written.end(),
+                                           [&](const auto& range) { return range.first + range.second <= copy.src; });
+    return next != written.end() && next->first < copy.src + copy.bytes;
+  });
 }
 
 Status refused(const std::string& what) { return internal_error("CUDA_ERROR_INVALID_VALUE: " + what); }
@@ -143,6 +165,16 @@ std::size_t SimCudaDriver::registered_bytes() const {
   return bytes;
 }
 
+std::size_t SimCudaDriver::streams() const {
+  const Lock lock(mutex_);
+  return streams_.size();
+}
+
+std::size_t SimCudaDriver::events() const {
+  const Lock lock(mutex_);
+  return events_.size();
+}
+
 Status SimCudaDriver::begin(const char* call) {
   if (loss_) return *loss_;
   const auto fault = faults_.find(call);
@@ -162,6 +194,7 @@ Status SimCudaDriver::bind_thread() {
 Result<std::byte*> SimCudaDriver::allocate(std::size_t bytes) {
   const Lock lock(mutex_);
   LARDER_RETURN_IF_ERROR(begin("allocate"));
+  if (bytes == 0) return refused("allocate");
   std::size_t used = 0;
   for (const auto& [memory, size] : allocations_) used += size;
   if (bytes > options_.memory_bytes - std::min(used, options_.memory_bytes)) {
@@ -183,8 +216,9 @@ Status SimCudaDriver::free(std::byte* memory) {
     violate("free of device memory that is not allocated");
     return refused("free");
   }
+  wait_until_free(found->first, found->second, lock);
+  allocations_.erase(memory);
   std::free(memory);
-  allocations_.erase(found);
   return loss_ ? *loss_ : Status::ok();
 }
 
@@ -213,10 +247,13 @@ Status SimCudaDriver::register_host(std::byte* memory, std::size_t bytes) {
 Status SimCudaDriver::unregister_host(std::byte* memory) {
   Lock lock(mutex_);
   wait_if_lost(lock);
-  if (registrations_.erase(memory) == 0) {
+  const auto found = registrations_.find(memory);
+  if (found == registrations_.end()) {
     violate("end of a registration that does not exist");
     return refused("unregister_host");
   }
+  wait_until_free(found->first, found->second, lock);
+  registrations_.erase(memory);
   return loss_ ? *loss_ : Status::ok();
 }
 
@@ -312,6 +349,9 @@ Result<bool> SimCudaDriver::has_completed(CudaEventHandle event) {
 
 Status SimCudaDriver::synchronize_event(CudaEventHandle event) {
   Lock lock(mutex_);
+  const Status failed = begin("synchronize_event");
+  wait_if_lost(lock);
+  LARDER_RETURN_IF_ERROR(failed);
   const auto found = events_.find(event);
   if (found == events_.end() || found->second.ticket == 0) {
     violate("a thread waits for an event that was never recorded");
@@ -349,6 +389,7 @@ bool SimCudaDriver::reaches(const std::byte* at, std::size_t bytes) const {
 }
 
 Status SimCudaDriver::check_copy(const CudaCopy& copy) const {
+  if (copy.bytes == 0) return refused("a copy of no bytes, which a batch does not take");
   const Place dst = place_of(copy.dst, copy.bytes), src = place_of(copy.src, copy.bytes);
   if (dst == Place::kCut || src == Place::kCut) return refused("a copy leaves its allocation or registration");
   if (dst != Place::kDevice && src != Place::kDevice) return refused("a copy that has no side on the device");
@@ -379,7 +420,9 @@ Status SimCudaDriver::copy(std::span<const CudaCopy> copies, CudaStream stream) 
   const Lock lock(mutex_);
   Status failed = begin("copy");
   if (loss_) return failed;
+  if (copies.empty()) return refused("a batch without copies");
   for (const CudaCopy& copy : copies) LARDER_RETURN_IF_ERROR(check_copy(copy));
+  if (depend_on_each_other(copies)) violate("copies of a batch that depend on each other");
   if (!failed.is_ok()) operation.copies.resize(rng_.below(copies.size()));  // batches before the one that fails run
   if (!operation.copies.empty()) LARDER_RETURN_IF_ERROR(give(stream, std::move(operation)));
   changed_.notify_all();
@@ -436,6 +479,18 @@ void SimCudaDriver::wait_if_lost(Lock& lock) {
   changed_.wait(lock, [&] { return !loss_ || !is_busy_; });
 }
 
+bool SimCudaDriver::is_in_use(const std::byte* memory, std::size_t bytes) const {
+  return std::any_of(running_.begin(), running_.end(), [&](const CudaCopy& copy) {
+    return overlap(memory, bytes, copy.dst, copy.bytes) || overlap(memory, bytes, copy.src, copy.bytes);
+  });
+}
+
+void SimCudaDriver::wait_until_free(const std::byte* memory, std::size_t bytes, Lock& lock) {
+  if (!is_in_use(memory, bytes)) return;
+  if (!loss_) violate("the end of memory that a copy is using");
+  changed_.wait(lock, [&] { return !is_in_use(memory, bytes); });
+}
+
 void SimCudaDriver::run_gpu() {
   Lock lock(mutex_);
   for (;;) {
@@ -457,54 +512,48 @@ void SimCudaDriver::run(const Operation& operation, Lock& lock) {
   switch (operation.kind) {
     case Kind::kRecord: open_tickets_.erase(operation.ticket); return;
     case Kind::kWait: return;
-    case Kind::kLaunch: run_launch(operation, lock); return;
-    case Kind::kCopy: break;
+    case Kind::kLaunch: running_ = rows_of(operation); break;
+    case Kind::kCopy: running_ = operation.copies; break;
   }
-  std::vector<CudaCopy> copies = operation.copies;
-  rng_.shuffle(std::span(copies));
-  for (const CudaCopy& copy : copies) {
-    if (!check_copy(copy).is_ok()) {
-      violate("memory of a copy was freed or unregistered before it ran");
-      return lose("a copy");
-    }
+  for (const CudaCopy& copy : running_) {
+    if (operation.kind == Kind::kLaunch || loss_ || check_copy(copy).is_ok()) continue;
+    violate("memory of a copy was freed or unregistered before it ran");
+    lose("a copy");
   }
-  lock.unlock();
-  for (const CudaCopy& copy : copies) std::memcpy(copy.dst, copy.src, copy.bytes);
-  lock.lock();
+  if (!loss_) {
+    rng_.shuffle(std::span(running_));
+    lock.unlock();  // the bytes move while other threads call
+    for (const CudaCopy& copy : running_) std::memcpy(copy.dst, copy.src, copy.bytes);
+    lock.lock();
+  }
+  running_.clear();
 }
 
-void SimCudaDriver::run_launch(const Operation& operation, Lock& lock) {
+std::vector<CudaCopy> SimCudaDriver::rows_of(const Operation& operation) {
+  std::vector<CudaCopy> rows;
   const CopyLaunch& launch = operation.launch;
   if (!reaches(reinterpret_cast<const std::byte*>(launch.pairs), pair_count(launch) * sizeof(CopyPair)) ||
       hash_of(launch.pairs, pair_count(launch)) != operation.pairs_hash) {
     violate("the list of a launch changed before it ran");
-    return lose("a list");
+    lose("a list");
+    return rows;
   }
-  struct Row {
-    std::byte* dst;
-    const std::byte* src;
-    std::size_t bytes;
-  };
-  std::vector<Row> rows;
+  const auto is_pinned = [&](const std::byte* at) { return entry_with(registrations_, at) != registrations_.end(); };
   for_each_row(launch, [&](std::byte* dst, const std::byte* src, std::size_t bytes, const CopyGroup& g) {
     if (loss_) return;
     const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src) | bytes;
-    if (g.vector == 0 || bits % g.vector != 0) {
+    if (g.vector > 16 || !std::has_single_bit(g.vector) || bits % g.vector != 0) {
       violate("a misaligned access");
       lose("misaligned");
     } else if (!reaches(dst, bytes) || !reaches(src, bytes)) {
       violate("a launch touches memory that the device does not reach");
       lose("a launch");
     }
-    const auto is_pinned = [&](const std::byte* at) { return entry_with(registrations_, at) != registrations_.end(); };
     if (!is_pinned(dst) && !is_pinned(src)) kernel_device_bytes_ += bytes;
     rows.push_back({dst, src, bytes});
   });
-  if (loss_) return;
-  rng_.shuffle(std::span(rows));
-  lock.unlock();
-  for (const Row& row : rows) std::memcpy(row.dst, row.src, row.bytes);
-  lock.lock();
+  if (!loss_ && depend_on_each_other(rows)) violate("pieces of a launch that depend on each other");
+  return rows;
 }
 
 }  // namespace larder::sim

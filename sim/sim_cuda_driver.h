@@ -2,10 +2,11 @@
 // A CUDA driver without a GPU, stricter than NVIDIA's: what that lets pass in silence is a violation here.
 //
 //   memory   "device" memory is host memory of its own, poisoned; every address of every copy is looked up when the
-//   copy
-//            is given and again when it runs: freed, unregistered, across two registrations
-//   order    one thread is the GPU. It takes the next operation of any stream that may go on, by seed, and the tiles of
-//            a launch in shuffled order, so what streams and events do not order comes in any order
+//            copy is given and again when it runs: freed, unregistered, across two registrations. What a copy that runs
+//            touches may not be freed
+//   order    one thread is the GPU. It takes the next operation of any stream that may go on, by seed, and the copies
+//            and tiles of an operation in shuffled order, so what streams and events do not order comes in any order.
+//            Copies of one operation may not touch what another of them writes
 //   lists    the pairs of a launch may not change before it has run
 //   events   waiting for, or asking about, one that was never recorded (CUDA calls it complete)
 //   threads  work is given from threads that are bound
@@ -50,7 +51,8 @@ class SimCudaDriver final : public CudaDriver {
   void hold(CudaStream stream);
   void go_on();
   // The n-th call from now on (1: the next) of "allocate", "register_host", "create_stream", "create_event", "record",
-  // "wait", "copy" or "launch" ends with `status` and does nothing; a copy of several perhaps some of them.
+  // "wait", "synchronize_event", "copy" or "launch" ends with `status` and does nothing; a copy of several perhaps some
+  // of them.
   void fail_call(const std::string& call, std::uint64_t n, Status status);
   // The n-th operation from now on (1: the next) is an illegal access.
   void lose_at(std::uint64_t n);
@@ -67,6 +69,8 @@ class SimCudaDriver final : public CudaDriver {
   [[nodiscard]] std::uint64_t kernel_device_bytes() const;  // that kernels have moved within the device
   [[nodiscard]] std::size_t allocated_bytes() const;
   [[nodiscard]] std::size_t registered_bytes() const;
+  [[nodiscard]] std::size_t streams() const;  // that are there now
+  [[nodiscard]] std::size_t events() const;
 
   const CudaFacts& facts() const override { return facts_; }
   Status bind_thread() override;
@@ -117,15 +121,19 @@ class SimCudaDriver final : public CudaDriver {
   // All of it can be touched by a kernel, in however many ranges.
   [[nodiscard]] bool reaches(const std::byte* at, std::size_t bytes) const;
   [[nodiscard]] Status check_copy(const CudaCopy& copy) const;
+  // Does the operation that runs touch any of it?
+  [[nodiscard]] bool is_in_use(const std::byte* memory, std::size_t bytes) const;
   [[nodiscard]] Stream* find_stream(CudaStream stream);
   [[nodiscard]] Status give(CudaStream stream, Operation operation);
   [[nodiscard]] Stream* pick();
   void lose(const std::string& why);
   // A device that is lost has stopped when somebody is told: its memory may go.
   void wait_if_lost(Lock& lock);
-  // Without it: the bytes move while other threads call.
+  // Before memory goes that the operation may touch which runs now.
+  void wait_until_free(const std::byte* memory, std::size_t bytes, Lock& lock);
+  // What the operation copies; the device is lost if it may not.
   void run(const Operation& operation, Lock& lock);
-  void run_launch(const Operation& operation, Lock& lock);
+  [[nodiscard]] std::vector<CudaCopy> rows_of(const Operation& operation);
   void run_gpu();
 
   CudaFacts facts_;
@@ -146,7 +154,8 @@ class SimCudaDriver final : public CudaDriver {
   std::uint64_t lose_in_ = 0;                                       // 0: never
   std::optional<Status> loss_;
   std::vector<std::string> violations_;
-  bool is_busy_ = false;  // the GPU runs an operation
+  bool is_busy_ = false;           // the GPU runs an operation
+  std::vector<CudaCopy> running_;  // ... which copies this
   CudaStream held_stream_ = nullptr;
   bool is_held_ = false, is_ending_ = false, are_faults_asleep_ = false, are_violations_expected_ = false;
 

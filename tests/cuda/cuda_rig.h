@@ -51,6 +51,8 @@ struct Rig {
       EXPECT_EQ(sim->violations(), std::vector<std::string>());
       EXPECT_EQ(sim->allocated_bytes(), 0U);
       EXPECT_EQ(sim->registered_bytes(), 0U);
+      EXPECT_EQ(sim->streams(), 0U);
+      EXPECT_EQ(sim->events(), 0U);
     }
   }
   Rig(const Rig&) = delete;
