@@ -81,7 +81,7 @@ Status CopyPlan::check(const std::byte* host, std::size_t bytes) {
 
 void CopyPlan::add_engine_copies(const std::byte* host, const CopyOp& op) {
   for (std::size_t done = 0; done < op.width;) {
-    const std::size_t size = pinned_.in_one_piece(host + done, op.width - done);
+    const std::size_t size = pinned_.in_one_piece(reachable_, host + done, op.width - done);
     engine_copies_.push_back({op.dst + done, op.src + done, size});
     done += size;
   }

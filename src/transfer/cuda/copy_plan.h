@@ -45,6 +45,7 @@ class CopyPlan {
 
  private:
   [[nodiscard]] Status check(const std::byte* host, std::size_t bytes);
+  // Precondition: check() of its host side was ok.
   void add_engine_copies(const std::byte* host, const CopyOp& op);
 
   const PinnedRanges& pinned_;

@@ -57,7 +57,7 @@ class CopyPlanTest : public testing::Test {
     for (std::size_t i = 0; i < kBytes; ++i) host[i] = static_cast<std::byte>(rng.next_u64() >> 30);
   }
   ~CopyPlanTest() override {
-    pinned.remove(host, kBytes);
+    pinned.remove(host);
     std::free(host);
     EXPECT_TRUE(driver->violations().empty());
   }
@@ -175,8 +175,11 @@ TEST(PinnedRanges, AreAllOrNothing) {
   EXPECT_EQ(pinned.around(memory + 9000).data(), memory);
   EXPECT_EQ(pinned.around(memory + 9000).size(), 5U * 4096 - 100);
   EXPECT_TRUE(pinned.around(memory + 5 * 4096 - 100).empty());
-  EXPECT_EQ(pinned.in_one_piece(memory + 4000, 1000), 96U);
-  pinned.remove(memory, 5 * 4096 - 100);
+  const auto region = pinned.around(memory);
+  EXPECT_EQ(pinned.in_one_piece(region, memory + 4000, 1000), 96U);
+  EXPECT_EQ(pinned.in_one_piece(region, memory + 4096, 1000), 1000U);
+  EXPECT_EQ(pinned.in_one_piece(region, memory + 4 * 4096, 5000), 3996U);
+  pinned.remove(memory);
   EXPECT_EQ(driver->registered_bytes(), 0U);
   EXPECT_TRUE(driver->violations().empty());
   std::free(memory);

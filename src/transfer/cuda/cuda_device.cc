@@ -111,8 +111,8 @@ Status CudaDevice::copy_now(std::byte* dst, const std::byte* src, std::size_t by
   for (std::size_t done = 0; done < bytes && ended.is_ok();) {
     CudaCopy copy{dst + done, src + done, bytes - done};
     for (const std::byte* side : {static_cast<const std::byte*>(copy.dst), copy.src}) {
-      const std::size_t pinned = parts_.pinned->in_one_piece(side, copy.bytes);
-      if (pinned > 0) copy.bytes = pinned;
+      const std::span<const std::byte> region = parts_.pinned->around(side);
+      if (!region.empty()) copy.bytes = parts_.pinned->in_one_piece(region, side, copy.bytes);
     }
     ended = parts_.driver->copy({&copy, 1}, now_stream_);
     done += copy.bytes;

@@ -38,7 +38,7 @@ class PinnedMemory final : public Memory {
       : ranges_(std::move(ranges)), memory_(std::move(memory)) {}
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
-  ~PinnedMemory() override { ranges_->remove(memory_->data(), memory_->size()); }
+  ~PinnedMemory() override { ranges_->remove(memory_->data()); }
   std::byte* data() const override { return memory_->data(); }
   std::size_t size() const override { return memory_->size(); }
 
