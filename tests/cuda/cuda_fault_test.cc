@@ -305,6 +305,62 @@ TEST(CudaDevice, TheEndCancelsWhatWaitsForAStepOfTheEngine) {
   EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
 }
 
+// Slots come back when nothing touches them any more, also where the driver does not say when a step is over.
+TEST(CudaDevice, AStepIsOverWithItsStreamWhenItsEventCannotBeWaitedFor) {
+  Rig rig({false, 1});
+  const StreamId stream = rig.device->create_stream(2).value();
+  const auto memory = take(rig.device->memory().allocate(64));
+  std::promise<Status> promise;
+  std::future<Status> ended = promise.get_future();
+  StreamWork work;
+  work.make_ops = [at = memory->data()](std::uint32_t, std::vector<CopyOp>& out) {
+    out.push_back({.dst = at, .src = at + 32, .width = 32});
+  };
+  work.done = [&](std::uint32_t, Status status) { promise.set_value(std::move(status)); };
+  rig.sim->hold();
+  rig.sim->fail_call("synchronize_event", 1, internal_error("refused"));
+  ASSERT_TRUE(rig.device->enqueue(stream, CopyDirection::kDeviceToDevice, std::move(work)).is_ok());
+  EXPECT_EQ(ended.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout) << "its copy has not run";
+  rig.sim->go_on();
+  EXPECT_EQ(ended.get().to_string(), "ok");
+}
+
+// A call fails while a transfer engine is made: it works with what it got, or says what is missing and leaves nothing.
+TEST(CudaDevice, ATransferEngineIsMadeInWholeOrNotAtAll) {
+  for (const std::string call : {"allocate", "register_host", "create_stream"}) {
+    for (const Status& failure :
+         {overloaded("CUDA_ERROR_OUT_OF_MEMORY"), internal_error("refused"), unavailable("lost")}) {
+      int made = 0, refused = 0;
+      for (std::uint64_t n = 1; n < 2'000; n += n < 8 ? 1 : 150) {  // rings are pinned in many pieces
+        SCOPED_TRACE(call + " " + std::to_string(n) + " " + failure.to_string());
+        Rng rng(n);
+        Rig rig({false, n});
+        Pools pools(rig, staged_model(), HostLayout::kLayerFirst, 4, rng);
+        pools.fill_device(rng, &SlotPair::device);
+        rig.sim->fail_call(call, n, failure);
+        const auto engine = TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8);
+        rig.sim->let_faults_sleep(true);
+        if (!engine.is_ok()) {
+          EXPECT_EQ(engine.status().code(), failure.code());
+          ++refused;
+          continue;
+        }
+        ++made;
+        Inbox inbox;
+        ASSERT_TRUE((*engine)->submit(request(1, CopyDirection::kDeviceToHost, pools.pairs), inbox.done()).is_ok());
+        const auto results = inbox.wait(1);
+        pools.drop(results[0]);
+        EXPECT_TRUE(results[0].status.is_ok() || failure.code() == StatusCode::kUnavailable);
+        if (results[0].status.is_ok()) {
+          EXPECT_EQ(pools.host_differences(&SlotPair::device), 0U);
+        }
+      }
+      EXPECT_GT(made, 0);
+      EXPECT_TRUE(refused > 0 || call == "allocate") << call;
+    }
+  }
+}
+
 // `larder bench transfer --device cuda`: an error ends it, and not its machine's patience.
 TEST(CudaBench, EndsWhenACopyFails) {
   const auto driver = std::make_shared<sim::SimCudaDriver>(sim::SimCudaOptions{});

@@ -311,6 +311,13 @@ TEST(StepLauncher, NothingIsGivenToAStreamThatIsBeingCaptured) {
   EXPECT_NE(refused.to_string().find("captured into a CUDA graph"), std::string::npos) << refused.to_string();
   rig.sim->end_capture(engine);
   EXPECT_EQ(waits.before(0).to_string(), "ok");
+  // An engine that captures its layers one by one.
+  const std::uint32_t last = pools.device->model().layer_count() - 1;
+  rig.sim->begin_capture(engine);
+  EXPECT_EQ(waits.before(0).to_string(), "ok");
+  EXPECT_EQ(waits.before(last).code(), StatusCode::kInvalidArgument);
+  rig.sim->end_capture(engine);
+  EXPECT_EQ(waits.before(last).to_string(), "ok");
   rig.sim->go_on();
   for (const TransferDone& done : inbox.wait(1)) pools.drop(done);
   ASSERT_TRUE(rig.driver->synchronize(engine).is_ok());

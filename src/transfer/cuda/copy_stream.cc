@@ -257,8 +257,10 @@ std::span<CopyPair> CopyStream::ring_room(std::size_t want) {
 
 Status CopyStream::wait_until_over(const Launched& launched) {
   // Asked also when the device is said to be lost, which the driver then says at once: no copy of the step may run on.
-  // Without an event (there was none to be had) the whole stream must be idle.
-  Status ended = launched.event ? launched.event->synchronize() : parts_.driver->synchronize(stream_);
+  // Without an event (there was none to be had), or where the driver refuses to wait for it, the whole stream must be
+  // idle.
+  Status ended = launched.event ? launched.event->synchronize() : Status::ok();
+  if (!launched.event || !ended.is_ok()) ended = parts_.driver->synchronize(stream_);
   parts_.health->saw(ended);
   const Status health = parts_.health->status();
   return health.is_ok() ? ended : health;

@@ -148,7 +148,8 @@ Status LayerWaits::before(std::uint32_t layer) {
   if (launch->event != nullptr) {
     const auto* const event = dynamic_cast<const CudaEvent*>(launch->event.get());
     if (event == nullptr) return invalid_argument("the load is not one of a CUDA device");
-    if (covered_ == 0) LARDER_RETURN_IF_ERROR(check_not_captured(event->driver(), stream_));
+    // Each time: an engine may capture some layers and not others.
+    LARDER_RETURN_IF_ERROR(check_not_captured(event->driver(), stream_));
     LARDER_RETURN_IF_ERROR(event->make_wait(stream_));
   }
   covered_ = launch->end;
