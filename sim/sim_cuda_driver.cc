@@ -66,7 +66,8 @@ SimCudaDriver::SimCudaDriver(const SimCudaOptions& options) : options_(options),
   facts_.name = "simulated GPU";
   facts_.processors = 4;
   facts_.bytes = options.memory_bytes;
-  (void)gpu_.post([this] { run_gpu(); });  // never refused: there is room for one task
+  streams_[nullptr] = std::make_unique<Stream>();  // the default stream
+  (void)gpu_.post([this] { run_gpu(); });          // never refused: there is room for one task
 }
 
 SimCudaDriver::~SimCudaDriver() {
@@ -85,15 +86,19 @@ void SimCudaDriver::hold() {
 }
 
 void SimCudaDriver::hold(CudaStream stream) {
-  const Lock lock(mutex_);
-  held_stream_ = stream;
+  {
+    const Lock lock(mutex_);
+    is_held_ = false;
+    held_stream_ = stream;
+  }
+  changed_.notify_all();
 }
 
 void SimCudaDriver::go_on() {
   {
     const Lock lock(mutex_);
     is_held_ = false;
-    held_stream_ = nullptr;
+    held_stream_.reset();
   }
   changed_.notify_all();
 }
@@ -167,7 +172,12 @@ std::size_t SimCudaDriver::registered_bytes() const {
 
 std::size_t SimCudaDriver::streams() const {
   const Lock lock(mutex_);
-  return streams_.size();
+  return streams_.size() - 1;  // the default stream is always there
+}
+
+CudaStream SimCudaDriver::last_copied_on() const {
+  const Lock lock(mutex_);
+  return last_copied_on_;
 }
 
 std::size_t SimCudaDriver::events() const {
@@ -268,7 +278,7 @@ Result<CudaStream> SimCudaDriver::create_stream() {
 Status SimCudaDriver::destroy_stream(CudaStream stream) {
   const Lock lock(mutex_);
   const auto found = streams_.find(stream);
-  if (found == streams_.end()) {
+  if (found == streams_.end() || stream == nullptr) {
     violate("end of a stream that does not exist");
     return refused("destroy_stream");
   }
@@ -421,10 +431,12 @@ Status SimCudaDriver::copy(std::span<const CudaCopy> copies, CudaStream stream) 
   Status failed = begin("copy");
   if (loss_) return failed;
   if (copies.empty()) return refused("a batch without copies");
+  if (copies.size() > 1 && stream == nullptr) return refused("a batch for the default stream");
   for (const CudaCopy& copy : copies) LARDER_RETURN_IF_ERROR(check_copy(copy));
   if (depend_on_each_other(copies)) violate("copies of a batch that depend on each other");
   if (!failed.is_ok()) operation.copies.resize(rng_.below(copies.size()));  // batches before the one that fails run
   if (!operation.copies.empty()) LARDER_RETURN_IF_ERROR(give(stream, std::move(operation)));
+  last_copied_on_ = stream;
   changed_.notify_all();
   return failed;
 }

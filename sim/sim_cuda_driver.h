@@ -9,6 +9,7 @@
 //            Copies of one operation may not touch what another of them writes
 //   lists    the pairs of a launch may not change before it has run
 //   events   waiting for, or asking about, one that was never recorded (CUDA calls it complete)
+//   streams  the default one (null) waits for no other, as the others are made; it takes no batches
 //   threads  work is given from threads that are bound
 //
 // Faults: the n-th call of a kind can fail, and the n-th operation can lose the device, with everything behind it.
@@ -46,7 +47,7 @@ class SimCudaDriver final : public CudaDriver {
   SimCudaDriver& operator=(const SimCudaDriver&) = delete;
   ~SimCudaDriver() override;
 
-  // While held, the GPU runs nothing, or nothing of one stream.
+  // Which of these was called last says what the GPU runs: nothing, all but one stream, or all.
   void hold();
   void hold(CudaStream stream);
   void go_on();
@@ -69,8 +70,9 @@ class SimCudaDriver final : public CudaDriver {
   [[nodiscard]] std::uint64_t kernel_device_bytes() const;  // that kernels have moved within the device
   [[nodiscard]] std::size_t allocated_bytes() const;
   [[nodiscard]] std::size_t registered_bytes() const;
-  [[nodiscard]] std::size_t streams() const;  // that are there now
+  [[nodiscard]] std::size_t streams() const;  // that were made and are there now
   [[nodiscard]] std::size_t events() const;
+  [[nodiscard]] CudaStream last_copied_on() const;  // the stream that the copy engines were given work for last
 
   const CudaFacts& facts() const override { return facts_; }
   Status bind_thread() override;
@@ -156,7 +158,8 @@ class SimCudaDriver final : public CudaDriver {
   std::vector<std::string> violations_;
   bool is_busy_ = false;           // the GPU runs an operation
   std::vector<CudaCopy> running_;  // ... which copies this
-  CudaStream held_stream_ = nullptr;
+  std::optional<CudaStream> held_stream_;
+  CudaStream last_copied_on_ = nullptr;
   bool is_held_ = false, is_ending_ = false, are_faults_asleep_ = false, are_violations_expected_ = false;
 
   ThreadPoolExecutor gpu_{"sim-gpu", 1, 1};

@@ -110,6 +110,44 @@ TEST(CudaGate, ALaunchBehindAFailedOneIsNoAnswer) {
   EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
 }
 
+// The same of a load by way of the device: the second step, layers 2 and 3, does not come into its buffer. The scatter
+// behind it is launched all the same, and waits here, so that the load has not ended: an engine that asks for layer 2
+// is neither sent to wait for the scatter's event nor told that the layer has arrived.
+TEST(CudaGate, AScatterOfWhatNeverCameIsNoAnswer) {
+  Rng rng(1);
+  CudaOptions options = Rig::small_options();
+  options.staging_bytes = 500'000;  // a step to a buffer
+  Rig rig({false, 1}, options);
+  Pools pools(rig, staged_model(), HostLayout::kLayerFirst, 4, rng);
+  const auto transfer = take(TransferEngine::create(*rig.device, *pools.device, pools.host.get(), 8));
+  const CudaStream before = take(rig.driver->create_stream()), engine = take(rig.driver->create_stream());
+  Pairs full;
+  full[index_of(ComponentKind::kFull)] = pools.pairs[index_of(ComponentKind::kFull)];
+  const auto gate = std::make_shared<LayerGate>(pools.device->model().layer_count());
+  TransferRequest load = request(1, CopyDirection::kHostToDevice, full, gate);
+  rig.sim->hold();
+  load.after = take(rig.device->record(before));  // which the scatters wait for
+  rig.sim->fail_call("copy", 2, internal_error("refused"));
+  Inbox inbox;
+  ASSERT_TRUE(transfer->submit(std::move(load), inbox.done()).is_ok());
+  LayerWaits waits(*gate, engine, std::chrono::milliseconds(200));
+  EXPECT_EQ(waits.before(0).to_string(), "ok");
+  rig.sim->hold(before);
+  EXPECT_EQ(waits.before(2).code(), StatusCode::kDeadlineExceeded);
+  // The scatter has run, and the load has not ended: the layer has not arrived either.
+  rig.sim->hold(rig.sim->last_copied_on());
+  EXPECT_EQ(gate->wait(2, std::chrono::milliseconds(200)).code(), StatusCode::kDeadlineExceeded);
+  rig.sim->go_on();
+  const auto results = inbox.wait(1);
+  EXPECT_EQ(results[0].status.code(), StatusCode::kInternal);
+  pools.drop(results[0]);
+  EXPECT_EQ(waits.before(2).code(), StatusCode::kInternal);
+  for (const CudaStream stream : {before, engine}) {
+    EXPECT_TRUE(rig.driver->synchronize(stream).is_ok());
+    EXPECT_TRUE(rig.driver->destroy_stream(stream).is_ok());
+  }
+}
+
 // A load of a few bytes has few steps: each costs a launch.
 TEST(CudaGate, AStepHasBytesThatAreWorthIt) {
   for (const auto& [step_bytes, end] : {std::pair<std::size_t, std::uint32_t>{1, 1}, {1 << 20, 4}}) {
@@ -305,24 +343,45 @@ TEST(CudaDevice, TheEndCancelsWhatWaitsForAStepOfTheEngine) {
   EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
 }
 
-// Slots come back when nothing touches them any more, also where the driver does not say when a step is over.
-TEST(CudaDevice, AStepIsOverWithItsStreamWhenItsEventCannotBeWaitedFor) {
+// Slots come back when nothing touches them any more, also where no event says when a step is over.
+TEST(CudaDevice, AStepThatHasNoEventIsOverWithItsStream) {
+  for (const auto& [call, expected] : {std::pair{"synchronize_event", "ok"}, {"record", "internal: refused"}}) {
+    SCOPED_TRACE(call);
+    Rig rig({false, 1});
+    const StreamId stream = rig.device->create_stream(2).value();
+    const auto memory = take(rig.device->memory().allocate(64));
+    std::promise<Status> promise;
+    std::future<Status> ended = promise.get_future();
+    StreamWork work;
+    work.make_ops = [at = memory->data()](std::uint32_t, std::vector<CopyOp>& out) {
+      out.push_back({.dst = at, .src = at + 32, .width = 32});
+    };
+    work.done = [&](std::uint32_t, Status status) { promise.set_value(std::move(status)); };
+    rig.sim->hold();
+    rig.sim->fail_call(call, 1, internal_error("refused"));
+    ASSERT_TRUE(rig.device->enqueue(stream, CopyDirection::kDeviceToDevice, std::move(work)).is_ok());
+    EXPECT_EQ(ended.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout) << "its copy has not run";
+    rig.sim->go_on();
+    EXPECT_EQ(ended.get().to_string(), expected);
+  }
+}
+
+// Who made the work may go when synchronize() returns: also the last callback has returned then.
+TEST(CudaDevice, TheEndWaitsForTheLastCallback) {
   Rig rig({false, 1});
   const StreamId stream = rig.device->create_stream(2).value();
-  const auto memory = take(rig.device->memory().allocate(64));
-  std::promise<Status> promise;
-  std::future<Status> ended = promise.get_future();
+  std::promise<void> is_called, may_return;
   StreamWork work;
-  work.make_ops = [at = memory->data()](std::uint32_t, std::vector<CopyOp>& out) {
-    out.push_back({.dst = at, .src = at + 32, .width = 32});
+  work.done = [&](std::uint32_t, const Status&) {
+    is_called.set_value();
+    may_return.get_future().wait();
   };
-  work.done = [&](std::uint32_t, Status status) { promise.set_value(std::move(status)); };
-  rig.sim->hold();
-  rig.sim->fail_call("synchronize_event", 1, internal_error("refused"));
-  ASSERT_TRUE(rig.device->enqueue(stream, CopyDirection::kDeviceToDevice, std::move(work)).is_ok());
-  EXPECT_EQ(ended.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout) << "its copy has not run";
-  rig.sim->go_on();
-  EXPECT_EQ(ended.get().to_string(), "ok");
+  ASSERT_TRUE(rig.device->enqueue(stream, CopyDirection::kDeviceToHost, std::move(work)).is_ok());
+  is_called.get_future().wait();
+  const std::future<void> end = std::async(std::launch::async, [&] { rig.device->synchronize(); });
+  EXPECT_EQ(end.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  may_return.set_value();
+  end.wait();
 }
 
 // A call fails while a transfer engine is made: it works with what it got, or says what is missing and leaves nothing.

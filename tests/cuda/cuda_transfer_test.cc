@@ -85,9 +85,10 @@ TEST_P(CudaTransfers, AnEnginesStreamFindsEachLayerLoaded) {
     std::string preset;  // empty: staged_model()
     HostLayout layout;
     bool has_layer_order;
+    bool is_on_default_stream = false;
   };
   for (const Case& c :
-       {Case{"gdn-tiny+draft", HostLayout::kPageFirst, true}, Case{"gemma3-tiny", HostLayout::kPageFirst, true},
+       {Case{"gdn-tiny+draft", HostLayout::kPageFirst, true}, Case{"gemma3-tiny", HostLayout::kPageFirst, true, true},
         Case{"dsv4-tiny+draft", HostLayout::kPageFirst, true}, Case{"dsv4-tiny+draft", HostLayout::kLayerFirst, true},
         Case{"", HostLayout::kLayerFirst, true}, Case{"", HostLayout::kPageFirstDirect, true},
         Case{"", HostLayout::kPageHead, false}}) {
@@ -104,7 +105,7 @@ TEST_P(CudaTransfers, AnEnginesStreamFindsEachLayerLoaded) {
     expect_ok(inbox.wait(1), pools);
     pools.copy_shadow(&SlotPair::source, &SlotPair::device);
 
-    const CudaStream engine = take(rig.driver->create_stream());
+    const CudaStream engine = c.is_on_default_stream ? nullptr : take(rig.driver->create_stream());
     const auto seen = take(rig.device->memory().allocate(pools.device->bytes()));
     std::vector<std::byte> expected;
     const auto gate = std::make_shared<LayerGate>(model.layer_count());
@@ -124,12 +125,14 @@ TEST_P(CudaTransfers, AnEnginesStreamFindsEachLayerLoaded) {
         expected.insert(expected.end(), shadow, shadow + bytes);
       });
     }
+    const auto over = take(rig.device->record(engine));
     ASSERT_TRUE(rig.driver->synchronize(engine).is_ok());
+    EXPECT_TRUE(over->has_fired());
     std::vector<std::byte> got(expected.size());
     ASSERT_TRUE(rig.device->copy_now(got.data(), seen->data(), got.size()).is_ok());
     EXPECT_TRUE(got == expected);
     expect_ok(inbox.wait(1), pools);
-    EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
+    EXPECT_TRUE(engine == nullptr || rig.driver->destroy_stream(engine).is_ok());
   }
 }
 

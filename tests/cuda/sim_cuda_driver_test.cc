@@ -48,6 +48,15 @@ TEST_F(SimCuda, RefusesWhatIsNothing) {
   EXPECT_EQ(said(), "");
 }
 
+TEST_F(SimCuda, TheDefaultStreamTakesNoBatches) {
+  const std::vector<CudaCopy> copies = {{memory, memory + 64, 64}, {memory + 128, memory + 192, 64}};
+  EXPECT_EQ(driver.copy(copies, nullptr).code(), StatusCode::kInternal);
+  EXPECT_TRUE(driver.copy(std::span(copies).first(1), nullptr).is_ok());
+  EXPECT_TRUE(driver.synchronize(nullptr).is_ok());
+  EXPECT_EQ(driver.operations(), 1U);
+  EXPECT_EQ(said(), "");
+}
+
 TEST_F(SimCuda, SeesCopiesOfOneBatchThatDependOnEachOther) {
   EXPECT_TRUE(copy({{memory, memory + 256, 64}, {memory + 64, memory + 256, 64}}).is_ok());  // both only read it
   EXPECT_EQ(said(), "");
