@@ -2,16 +2,22 @@
 #include "metadata/commit_log.h"
 
 #include <algorithm>
-#include <exception>
-#include <string>
+#include <iterator>
+#include <utility>
 
 namespace larder::metadata {
 
-Ticket CommitLog::append(const JournalBatch& batch) {
+CommitLog::Piece CommitLog::make_piece(std::size_t bytes) const {
+  Piece piece;
+  if (journal_ != nullptr) piece.emplace_back(bytes);
+  return piece;
+}
+
+Ticket CommitLog::append(Piece& piece) noexcept {
   if (journal_ == nullptr) return 0;
   LockGuard guard(mutex_);
-  if (batch.empty()) return appended_;
-  queued_.append(batch);
+  if (piece.empty() || piece.front().empty()) return appended_;
+  queued_.splice(queued_.end(), piece);
   return ++appended_;
 }
 
@@ -22,19 +28,17 @@ Ticket CommitLog::last() const {
 
 bool CommitLog::begin(Ticket& upto, bool& with_sync) {
   if (is_writing_) return false;
-  writing_.append(queued_);
   is_writing_ = true;  // from here to end(), whatever happens
-  queued_.clear();
+  writing_.splice(writing_.end(), queued_);
   upto = appended_;
   with_sync = wanted_synced_ > synced_;
   return true;
 }
 
-void CommitLog::end(const Status& status, Ticket upto, bool with_sync) {
+void CommitLog::end(Status status, Ticket upto, bool with_sync) noexcept {
   is_writing_ = false;
-  failure_ = status;
-  if (status.is_ok()) {
-    writing_.clear();
+  failure_ = std::move(status);
+  if (failure_.is_ok()) {
     written_ = upto;
     if (with_sync) synced_ = upto;
   } else {
@@ -43,11 +47,17 @@ void CommitLog::end(const Status& status, Ticket upto, bool with_sync) {
   changed_.notify_all();
 }
 
-Status CommitLog::write_journal(bool with_sync) {
+Status CommitLog::write_journal(bool with_sync) noexcept {
   try {
-    return writing_.empty() ? journal_->sync() : journal_->write(writing_, with_sync);
-  } catch (const std::exception& error) {  // out of memory: whoever waits must be told, and the next one may write
-    return Status(StatusCode::kUnavailable, std::string("the journal failed: ") + error.what());
+    if (writing_.empty()) return journal_->sync();
+    JournalBatch& all = writing_.front();
+    for (auto next = std::next(writing_.begin()); next != writing_.end(); next = writing_.erase(next))
+      all.append(*next);
+    Status status = journal_->write(all, with_sync);
+    if (status.is_ok()) writing_.clear();
+    return status;
+  } catch (...) {
+    return unavailable("out of memory");  // so short that a string needs none for it
   }
 }
 
@@ -72,9 +82,9 @@ Status CommitLog::commit(Ticket written, Ticket synced) {
         continue;
       }
     }
-    const Status status = write_journal(with_sync);
+    Status status = write_journal(with_sync);
     LockGuard guard(mutex_);
-    end(status, upto, with_sync);
+    end(std::move(status), upto, with_sync);
   }
 }
 

@@ -4,8 +4,8 @@
 //   1  each namespace, under its lock: mark what can be confirmed. A marked page neither expires nor goes to others.
 //   2  one batch into the journal's queue for all groups that are whole.
 //   3  each namespace, under its lock: publish the items of those, give up those of the others, release.
-// Nothing waits between these, so pages are marked for microseconds. If memory runs out between them, every group is
-// refused: a mark that stays would keep its page for ever. Then the call waits for the journal.
+// Nothing waits between these, so pages are marked for microseconds. If memory runs out in the first, every group is
+// refused: a mark that stays would keep its page for ever. The others need none. Then the call waits for the journal.
 #include <algorithm>
 #include <exception>
 
@@ -75,28 +75,28 @@ void EmbeddedMetadata::publish(const ConfirmRequest& request, const ConfirmWork&
   }
 }
 
-void EmbeddedMetadata::record(const ConfirmWork& work) {
-  if (!log_.has_journal()) return;
-  metadata::JournalBatch batch;
+void EmbeddedMetadata::record(const ConfirmWork& work, metadata::CommitLog::Piece& piece) {
+  if (piece.empty()) return;
   for (const ConfirmWork::Item& item : work.items) {
     if (item.marked != Marked::kMarked || work.refused[item.group]) continue;
-    metadata::record_confirmed(batch, work.spaces[item.space]->id, item.ref);
+    metadata::record_confirmed(piece.front(), work.spaces[item.space]->id, item.ref);
   }
-  (void)log_.append(batch);
+  (void)log_.append(piece);
 }
 
-Result<std::vector<Status>> EmbeddedMetadata::confirm(const ConfirmRequest& request) {
+Result<std::vector<Status>> EmbeddedMetadata::confirm(const ConfirmRequest& request) try {
   ConfirmWork work;
   LARDER_RETURN_IF_ERROR(plan_confirm(request, work));
   LARDER_RETURN_IF_ERROR(log_.admit());
+  metadata::CommitLog::Piece piece = log_.make_piece(work.items.size() * metadata::record_bytes());
   try {
     mark(request, work);
-    record(work);
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     work.refused.assign(work.refused.size(), true);
     publish(request, work);
-    return Status(StatusCode::kUnavailable, std::string("metadata service: ") + error.what());
+    throw;
   }
+  record(work, piece);
   publish(request, work);
   // Up to the last: what was confirmed before, by the same request sent twice, may still be on its way to the journal.
   const metadata::Ticket last = log_.last();
@@ -107,6 +107,8 @@ Result<std::vector<Status>> EmbeddedMetadata::confirm(const ConfirmRequest& requ
                                          : Status::ok());
   }
   return answer;
+} catch (const std::exception&) {
+  return out_of_memory();
 }
 
 }  // namespace larder

@@ -2,6 +2,7 @@
 #include "metadata/embedded_metadata.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/log.h"
@@ -11,10 +12,10 @@ namespace larder {
 namespace {
 
 using metadata::HashedKey;
-using metadata::JournalBatch;
+using metadata::record_bytes;
 using metadata::Ticket;
 
-constexpr std::size_t kKeysPerLock = 1024;                          // a long request lets others in between
+constexpr std::size_t kKeysPerLock = 1024;                          // or pages: a long call lets others in between
 constexpr std::uint64_t kGenerationBlock = std::uint64_t{1} << 20;  // one sync of the journal each
 
 }  // namespace
@@ -96,9 +97,9 @@ Status EmbeddedMetadata::recover() {
     space->generation_end = space->table.next_generation();
   }
   if (*has_records) return Status::ok();
-  JournalBatch batch;
-  metadata::record_format(batch);
-  const Ticket ticket = log_.append(batch);
+  metadata::CommitLog::Piece piece = log_.make_piece(record_bytes());
+  metadata::record_format(piece.front());
+  const Ticket ticket = log_.append(piece);
   return log_.commit(ticket, ticket);
 }
 
@@ -118,7 +119,7 @@ std::vector<EmbeddedMetadata::Space*> EmbeddedMetadata::spaces() {
   return all;
 }
 
-Result<std::uint64_t> EmbeddedMetadata::initialize(const MetadataNamespace& name_space, std::uint64_t pages) {
+Result<std::uint64_t> EmbeddedMetadata::initialize(const MetadataNamespace& name_space, std::uint64_t pages) try {
   LARDER_RETURN_IF_ERROR(check_namespace(name_space));
   if (pages == 0 || pages > kMaxNamespacePages) {
     return invalid_argument("a namespace has 1 to " + std::to_string(kMaxNamespacePages) + " pages, not " +
@@ -135,14 +136,14 @@ Result<std::uint64_t> EmbeddedMetadata::initialize(const MetadataNamespace& name
       if (spaces_.size() >= options_.max_namespaces) {
         return overloaded("the metadata service has " + std::to_string(spaces_.size()) + " namespaces, its limit");
       }
-      // It is among the others once it is in the journal's queue, and what follows needs no memory: a number that is
-      // in memory alone would be a gap in the journal.
+      // It is among the others once it is in the journal's queue: a number that is in memory alone would be a gap in
+      // the journal.
       const auto id = static_cast<metadata::NamespaceId>(spaces_.size());
       Spaces fresh;
       space = &add_space(fresh, id, name_space, std::min(pages, options_.max_pages));
-      JournalBatch batch;
-      metadata::record_namespace(batch, id, name_space, std::min(pages, options_.max_pages));
-      space->defined = log_.append(batch);
+      metadata::CommitLog::Piece piece = log_.make_piece(record_bytes(name_space.name.size()));
+      if (!piece.empty()) metadata::record_namespace(piece.front(), id, name_space, space->pages);
+      space->defined = log_.append(piece);
       spaces_.merge(fresh);
     }
     defined = space->defined;
@@ -150,10 +151,12 @@ Result<std::uint64_t> EmbeddedMetadata::initialize(const MetadataNamespace& name
   }
   LARDER_RETURN_IF_ERROR(log_.commit(defined, defined));
   return given;
+} catch (const std::exception&) {
+  return out_of_memory();
 }
 
 Result<std::vector<std::vector<std::optional<PageRef>>>> EmbeddedMetadata::find(std::span<const MetadataKeys> wanted,
-                                                                                Nanos lease) {
+                                                                                Nanos lease) try {
   if (lease.count() < 0) return invalid_argument("a lease is not negative");
   lease = std::min(lease, options_.max_lease);
   std::vector<std::vector<std::optional<PageRef>>> answer(wanted.size());
@@ -177,10 +180,13 @@ Result<std::vector<std::vector<std::optional<PageRef>>>> EmbeddedMetadata::find(
     }
   }
   return answer;
+} catch (const std::exception&) {
+  return out_of_memory();
 }
 
 Result<std::vector<std::vector<Reserved>>> EmbeddedMetadata::reserve(const MetadataSession& session,
-                                                                     std::span<const ReserveItems> wanted, Nanos ttl) {
+                                                                     std::span<const ReserveItems> wanted,
+                                                                     Nanos ttl) try {
   if (ttl.count() <= 0) return invalid_argument("a reservation needs a time above 0");
   std::vector<Space*> spaces;
   for (const ReserveItems& items : wanted) {
@@ -203,13 +209,17 @@ Result<std::vector<std::vector<Reserved>>> EmbeddedMetadata::reserve(const Metad
   // Also what an earlier call with this session reserved may still be on its way to the journal.
   LARDER_RETURN_IF_ERROR(log_.commit(log_.last(), synced));
   return answer;
+} catch (const std::exception&) {
+  return out_of_memory();
 }
 
 Ticket EmbeddedMetadata::reserve_in(Space& space, const MetadataSession& session, std::span<const ReserveItem> items,
                                     Nanos ttl, std::vector<Reserved>& answer) {
   std::vector<metadata::ReserveWish> wishes;
   wishes.reserve(items.size());
+  std::size_t bytes = record_bytes();  // of the generations
   for (const ReserveItem& item : items) {
+    bytes += record_bytes(item.key.size());
     const bool follows = !wishes.empty() && item.parent == wishes.back().key.bytes;
     const std::uint64_t parent =
         follows ? wishes.back().key.hash : (item.parent.empty() ? 0 : metadata::hash_key(item.parent));
@@ -217,38 +227,38 @@ Ticket EmbeddedMetadata::reserve_in(Space& space, const MetadataSession& session
   }
   std::vector<metadata::ReserveAnswer> answers(items.size());
   answer.reserve(items.size());
-  JournalBatch batch;
+  metadata::CommitLog::Piece piece = log_.make_piece(bytes);
   LockGuard guard(space.mutex);
-  const bool needs_generations =
-      log_.has_journal() && space.table.next_generation() + items.size() > space.generation_end;
-  const std::uint64_t generation_end = space.table.next_generation() + items.size() + kGenerationBlock;
-  if (needs_generations) metadata::record_generations(batch, space.id, generation_end);
+  const metadata::AppendAtEnd at_end(log_, piece);
+  const std::uint64_t most = space.table.next_generation() + items.size();
+  const bool needs_generations = !piece.empty() && most > space.generation_end;
+  if (needs_generations) metadata::record_generations(piece.front(), space.id, most + kGenerationBlock);
+  const auto write_down = [&] {
+    for (std::size_t i = 0; i < items.size() && !piece.empty(); ++i) {
+      if (!answers[i].is_new) continue;
+      metadata::record_reserved(piece.front(), space.id, answers[i].reserved.ref, wishes[i].parent_hash,
+                                wishes[i].key.bytes);
+    }
+  };
   const TimePoint now = clock_.now();
-  Ticket ticket = 0;
   try {
     space.table.reserve(session, wishes, now + ttl, now, answers);
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      answer.push_back(answers[i].reserved);
-      if (!answers[i].is_new || !log_.has_journal()) continue;
-      metadata::record_reserved(batch, space.id, answers[i].reserved.ref, wishes[i].parent_hash, wishes[i].key.bytes);
-    }
-    ticket = log_.append(batch);
   } catch (const std::exception&) {
-    // No memory. The journal still has the keys that these pages had before: the same request, sent again, must write
-    // down what it gets.
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      if (answers[i].is_new) space.table.release(session, items[i].key, answers[i].reserved.ref);
-    }
+    // No memory. These pages had other keys before, which must not be there again after a restart.
+    write_down();
     throw;
   }
+  write_down();
+  for (const metadata::ReserveAnswer& one : answers) answer.push_back(one.reserved);
+  const Ticket ticket = log_.append(piece);
   if (needs_generations) {
-    space.generation_end = generation_end;
+    space.generation_end = most + kGenerationBlock;
     space.generation_ticket = ticket;
   }
   return space.generation_ticket;
 }
 
-Result<std::uint64_t> EmbeddedMetadata::remove(std::span<const ConfirmItem> items) {
+Result<std::uint64_t> EmbeddedMetadata::remove(std::span<const ConfirmItem> items) try {
   std::vector<Space*> spaces;
   for (const ConfirmItem& item : items) {
     const bool is_same = !spaces.empty() && item.name_space == items[spaces.size() - 1].name_space;
@@ -259,48 +269,70 @@ Result<std::uint64_t> EmbeddedMetadata::remove(std::span<const ConfirmItem> item
   }
   LARDER_RETURN_IF_ERROR(log_.admit());
   std::uint64_t removed = 0;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const HashedKey key{items[i].key, metadata::hash_key(items[i].key)};
-    LockGuard guard(spaces[i]->mutex);
-    const std::optional<PageRef> dropped = spaces[i]->table.remove(key, items[i].ref, clock_.now());
-    if (!dropped) continue;
-    ++removed;
-    JournalBatch batch;
-    metadata::record_forgotten(batch, spaces[i]->id, *dropped);
-    (void)log_.append(batch);
+  for (std::size_t from = 0, to = 0; from < items.size(); from = to) {
+    while (to < items.size() && spaces[to] == spaces[from] && to - from < kKeysPerLock) ++to;
+    removed += remove_in(*spaces[from], items.subspan(from, to - from));
   }
   LARDER_RETURN_IF_ERROR(log_.commit(log_.last(), 0));
   return removed;
+} catch (const std::exception&) {
+  return out_of_memory();
 }
 
-Result<std::uint64_t> EmbeddedMetadata::clear(const MetadataNamespace& name_space, std::string_view prefix) {
+std::uint64_t EmbeddedMetadata::remove_in(Space& space, std::span<const ConfirmItem> items) {
+  metadata::CommitLog::Piece piece = log_.make_piece(items.size() * record_bytes());
+  std::uint64_t removed = 0;
+  LockGuard guard(space.mutex);
+  const metadata::AppendAtEnd at_end(log_, piece);
+  for (const ConfirmItem& item : items) {
+    const HashedKey key{item.key, metadata::hash_key(item.key)};
+    const std::optional<PageRef> dropped = space.table.remove(key, item.ref, clock_.now());
+    if (!dropped) continue;
+    ++removed;
+    if (!piece.empty()) metadata::record_forgotten(piece.front(), space.id, *dropped);
+  }
+  return removed;
+}
+
+Result<std::uint64_t> EmbeddedMetadata::clear(const MetadataNamespace& name_space, std::string_view prefix) try {
   const Result<Space*> space = space_of(&name_space);
   if (!space) return space.status();
   LARDER_RETURN_IF_ERROR(log_.admit());
   std::uint64_t dropped = 0;
-  {
-    std::vector<PageRef> forgotten;
-    JournalBatch batch;
-    LockGuard guard((*space)->mutex);
-    dropped = (*space)->table.clear(prefix, clock_.now(), forgotten);
-    if (log_.has_journal()) {
-      for (const PageRef& ref : forgotten) metadata::record_forgotten(batch, (*space)->id, ref);
-    }
-    (void)log_.append(batch);
+  metadata::ClearPart part{0, kKeysPerLock, 0};
+  for (bool goes_on = true; goes_on; part.from += part.count) {
+    goes_on = clear_part(**space, prefix, part, dropped);
+    LARDER_RETURN_IF_ERROR(log_.commit(log_.last(), 0));  // so that no more than a part waits in memory
   }
   // Synced: what somebody wanted to be gone does not come back with the power.
   const Ticket last = log_.last();
   LARDER_RETURN_IF_ERROR(log_.commit(last, last));
   return dropped;
+} catch (const std::exception&) {
+  return out_of_memory();
 }
 
-Result<std::map<MetadataNamespace, NamespaceStats>> EmbeddedMetadata::stats() {
+bool EmbeddedMetadata::clear_part(Space& space, std::string_view prefix, metadata::ClearPart& part,
+                                  std::uint64_t& dropped) {
+  metadata::CommitLog::Piece piece = log_.make_piece(part.count * record_bytes());
+  LockGuard guard(space.mutex);
+  const metadata::AppendAtEnd at_end(log_, piece);
+  if (part.from == 0) part.before = space.table.next_generation();
+  dropped += space.table.clear(prefix, part, clock_.now(), [&](const PageRef& ref) {
+    if (!piece.empty()) metadata::record_forgotten(piece.front(), space.id, ref);
+  });
+  return part.from + part.count < space.table.used();
+}
+
+Result<std::map<MetadataNamespace, NamespaceStats>> EmbeddedMetadata::stats() try {
   std::map<MetadataNamespace, NamespaceStats> all;
   for (Space* const space : spaces()) {
     LockGuard guard(space->mutex);
     all[space->name] = space->table.stats(clock_.now());
   }
   return all;
+} catch (const std::exception&) {
+  return out_of_memory();
 }
 
 Status EmbeddedMetadata::check() {

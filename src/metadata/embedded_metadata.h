@@ -11,7 +11,7 @@
 // max_lease and max_io_lifetime.
 // Errors, besides those of MetadataService: kOverloaded from initialize(): max_namespaces are there. kUnavailable from
 // everything that changes: the journal refuses (a full disk); find() goes on, and the service mends itself when the
-// journal does.
+// journal does. kUnavailable from any call: memory ran out; nothing throws.
 // Cost: find 128 keys: about 5 us with 1,000,000 stored pages; reserve and confirm them: 40 us, with RocksDB some 300
 // us. Neither depends on the number of stored pages, but for the misses of the processor's caches (larder bench
 // metadata).
@@ -78,9 +78,13 @@ class EmbeddedMetadata final : public MetadataService {
   [[nodiscard]] metadata::Ticket reserve_in(Space& space, const MetadataSession& session,
                                             std::span<const ReserveItem> items, Nanos ttl,
                                             std::vector<Reserved>& answer);
+  [[nodiscard]] std::uint64_t remove_in(Space& space, std::span<const ConfirmItem> items);
+  // The first part says what the others are to leave alone. Gives whether there is one more.
+  [[nodiscard]] bool clear_part(Space& space, std::string_view prefix, metadata::ClearPart& part,
+                                std::uint64_t& dropped);
   [[nodiscard]] Status plan_confirm(const ConfirmRequest& request, ConfirmWork& work);
   void mark(const ConfirmRequest& request, ConfirmWork& work);
-  void record(const ConfirmWork& work);
+  void record(const ConfirmWork& work, metadata::CommitLog::Piece& piece);
   void publish(const ConfirmRequest& request, const ConfirmWork& work);
 
   // constant after construction

@@ -19,13 +19,16 @@
 
 namespace larder::metadata {
 
-// Changes in order, in one piece of memory.
+// Changes in order, in one piece of memory. Each takes kFrameBytes, its key and its value.
 class JournalBatch {
  public:
+  static constexpr std::size_t kFrameBytes = 1 + 2 * sizeof(std::uint32_t);
+
+  JournalBatch() = default;
+  explicit JournalBatch(std::size_t bytes) { bytes_.reserve(bytes); }  // room for so many
   void put(std::string_view key, std::string_view value) { add(kPut, key, value); }
   void erase(std::string_view key) { add(kErase, key, {}); }
   void append(const JournalBatch& other) { bytes_ += other.bytes_; }
-  void clear() { bytes_.clear(); }
   [[nodiscard]] bool empty() const { return bytes_.empty(); }
   [[nodiscard]] std::size_t bytes() const { return bytes_.size(); }
   // put(key, value) and erase(key), in order.

@@ -28,6 +28,9 @@ namespace larder::metadata {
 
 using NamespaceId = std::uint32_t;
 
+// Of a batch, for one of these records; `text`: the bytes of its key or name, if it has one.
+[[nodiscard]] constexpr std::size_t record_bytes(std::size_t text = 0) { return JournalBatch::kFrameBytes + 26 + text; }
+
 void record_format(JournalBatch& batch);
 void record_namespace(JournalBatch& batch, NamespaceId id, const MetadataNamespace& name_space, std::uint64_t pages);
 void record_generations(JournalBatch& batch, NamespaceId id, std::uint64_t end);

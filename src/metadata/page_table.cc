@@ -149,22 +149,24 @@ std::optional<PageRef> PageTable::remove(const HashedKey& key, const PageRef& re
   return found;
 }
 
-std::uint64_t PageTable::clear(std::string_view prefix, TimePoint now, std::vector<PageRef>& forgotten) {
+std::uint64_t PageTable::clear(std::string_view prefix, const ClearPart& part, TimePoint now, const Forgot& forgot) {
   advance(now);
   std::uint64_t dropped = 0;
-  for (PageNumber page = 0; page < used_; ++page) {
+  const std::uint64_t end = std::min(used_, part.from + part.count);
+  for (auto page = static_cast<PageNumber>(part.from); page < end; ++page) {
     PageEntry& entry = entries_[page];
-    if (!entry.key().starts_with(prefix)) continue;
+    if (entry.generation >= part.before || !entry.key().starts_with(prefix)) continue;
     if (entry.state == PageState::kStored) {
-      forgotten.push_back({page, entry.generation});
       forget_stored(page);
       rest(page);
       ++dropped;
     } else if (entry.state == PageState::kReserved && !reservations_[entry.count].is_cleared) {
-      forgotten.push_back({page, entry.generation});
       reservations_[entry.count].is_cleared = true;
       slots_.erase(entry.hash, page);
+    } else {
+      continue;
     }
+    forgot({page, entry.generation});
   }
   return dropped;
 }

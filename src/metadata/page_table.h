@@ -15,11 +15,12 @@
 // Parents are known by the hash of their key alone: a parent may come later, or never. Children whose parent is not
 // stored are counted by that hash. Two keys with one 64-bit hash would disturb the order of eviction and nothing else.
 //
-// Without memory (std::bad_alloc): what was done until then stays, and no page is between two states. Each change asks
-// for its memory first (make_room()).
+// Without memory (std::bad_alloc): what was done until then stays and has been told, and no page is between two states.
+// Each change asks for its memory first (make_room()).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -66,6 +67,12 @@ enum class Marked : std::uint8_t {
   kRefused,  // not reserved (any more) by this session, at this page and generation
 };
 
+// A clear looks at every page: in parts, so that others get their turn.
+struct ClearPart {
+  std::uint64_t from = 0, count = 0;
+  std::uint64_t before = 0;
+};
+
 class PageTable {
  public:
   // Precondition: 0 < pages <= kMaxNamespacePages.
@@ -97,8 +104,12 @@ class PageTable {
 
   // The page that was dropped. ref.generation 0: wherever the key is.
   std::optional<PageRef> remove(const HashedKey& key, const PageRef& ref, TimePoint now);
-  // Gives the number of stored keys dropped; into `forgotten`: their pages and those of the reservations refused.
-  std::uint64_t clear(std::string_view prefix, TimePoint now, std::vector<PageRef>& forgotten);
+  // Looks at pages `from` to `from + count`, of those that were ever used. Gives the number of stored keys dropped;
+  // tells of each of their pages, and of those of the reservations refused, at once. What has a generation of `before`
+  // or above stays. `forgot` does not throw.
+  using Forgot = std::function<void(const PageRef&)>;
+  std::uint64_t clear(std::string_view prefix, const ClearPart& part, TimePoint now, const Forgot& forgot);
+  [[nodiscard]] std::uint64_t used() const { return used_; }
 
   [[nodiscard]] NamespaceStats stats(TimePoint now);
   // kInternal with what is wrong. Looks at everything.

@@ -96,7 +96,7 @@ void PageTable::publish(const MetadataSession& session, std::string_view key, co
   try {
     count_child(entry.parent_hash);
   } catch (const std::bad_alloc&) {
-    return free_reserved(page);  // as if it had been evicted at once: a mark that stays would keep the page for ever
+    entry.parent_hash = 0;  // it may outlive its parent: that is all that a parent is for
   }
   drop_reservation(entry);
   store(page, PageList::kLeaves);

@@ -49,7 +49,10 @@ TEST(PageTableTest, AClearBetweenMarkAndPublishWins) {
   PageRef ref = reserve(table, kOne, "a").ref;
   ASSERT_EQ(table.mark(kOne, "a", ref), Marked::kMarked);
   std::vector<PageRef> forgotten;
-  EXPECT_EQ(table.clear("", at(0), forgotten), 0u);
+  const auto forgot = [&](const PageRef& page) { forgotten.push_back(page); };
+  EXPECT_EQ(table.clear("", {0, 2, ref.generation}, at(0), forgot), 0u);
+  EXPECT_TRUE(forgotten.empty()) << "that was reserved after the clear began";
+  EXPECT_EQ(table.clear("", {0, 2, ref.generation + 1}, at(0), forgot), 0u);
   EXPECT_EQ(forgotten, std::vector{ref}) << "the journal must hear of it";
   PageRef other = reserve(table, kTwo, "a").ref;
   table.publish(kOne, "a", ref);

@@ -122,6 +122,24 @@ TEST(MetadataJournalTest, AClearIsSynced) {
   EXPECT_EQ(rig.disk->unsynced_writes(), 0u);
 }
 
+// A large namespace is cleared in parts.
+TEST(MetadataJournalTest, AClearFindsEveryPage) {
+  constexpr std::uint64_t kPages = 5000;
+  OnDisk rig;
+  Talker kv = rig.talk(kPages);
+  std::vector<std::string> gone, kept;
+  for (std::uint64_t i = 0; i < kPages - 7; ++i)
+    (i % 3 == 0 ? kept : gone).push_back("gk"[i % 3 == 0] + std::to_string(i));
+  for (const auto& keys : {gone, kept}) kv.store(session_of(1), keys);
+  EXPECT_EQ(kv.clear("g"), gone.size());
+  EXPECT_TRUE(rig.check().is_ok()) << rig.check().to_string();
+  EXPECT_EQ(kv.stats().free, kPages - kept.size());
+  (void)rig.restart();
+  Talker after(rig.service(), kv.space());
+  EXPECT_EQ(after.presence(gone), std::string(gone.size(), '0'));
+  EXPECT_EQ(after.presence(kept), std::string(kept.size(), '1'));
+}
+
 TEST(MetadataJournalTest, ADiskThatRefusesIsUnavailableAndMends) {
   for (const auto mood : {MemoryDisk::Mood::kRefusing, MemoryDisk::Mood::kPartAnswers}) {
     OnDisk rig;

@@ -7,11 +7,15 @@
 
 namespace {
 thread_local std::size_t allocations_left = 0;  // the last of them fails; 0: none does
-}
+thread_local bool all_after_fail = false;       // and so does each that follows
+}  // namespace
 
 // NOLINTBEGIN: the replaceable functions of the language
 void* operator new(std::size_t size) {
-  if (allocations_left > 0 && --allocations_left == 0) throw std::bad_alloc();
+  if (allocations_left > 0 && --allocations_left == 0) {
+    allocations_left = all_after_fail ? 1 : 0;
+    throw std::bad_alloc();
+  }
   void* const memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -25,17 +29,13 @@ namespace {
 
 constexpr std::size_t kMostAllocations = 500;
 
-// True: the `number`-th allocation of the call failed, and with it the call.
+// True: the `number`-th allocation of the call failed. Those after it do not, unless `and_after`.
 template <class Call>
-bool fails_at(std::size_t number, Call call) {
+bool fails_at(std::size_t number, Call call, bool and_after = false) {
   allocations_left = number;
-  try {
-    call();
-  } catch (const std::bad_alloc&) {
-    allocations_left = 0;
-    return true;
-  }
-  const bool was_reached = allocations_left == 0;  // and the call ended all the same
+  all_after_fail = and_after;
+  call();
+  const bool was_reached = allocations_left <= (and_after ? 1 : 0);
   allocations_left = 0;
   return was_reached;
 }
@@ -101,7 +101,56 @@ TEST_F(NoMemoryTest, AClearEndsAndFindsWhatIsLeft) {
     advance(kMaxTtl + kMaxIoLifetime + kSecond);
     EXPECT_EQ(kv.stats().free, 2u) << "allocation " << number;
     expect_whole(number);
+    (void)restart();
+    EXPECT_EQ(Talker(service(), kv.space()).presence({old_, "other"}), "00") << "allocation " << number;
   }
+  EXPECT_LT(number, kMostAllocations);
+}
+
+// A chain, so that what goes has children that wait for it. The first call may have dropped some; the second says that
+// all is gone.
+TEST_F(NoMemoryTest, WhatIsGoneStaysAwayAfterARestart) {
+  const std::vector<std::string> chain{"a", "b", "c"};
+  for (const bool is_clear : {false, true}) {
+    std::size_t number = 1;
+    for (bool has_failed = true; has_failed && number < kMostAllocations; ++number) {
+      (void)fresh();
+      const MetadataNamespace swa{0, "swa"};
+      EXPECT_EQ(service().initialize(swa, 8).value_or(0), 8u);
+      Talker kv(service(), swa);
+      kv.store(session_of(1), chain);
+      (void)kv.reserve(session_of(2), {"d"}, kMaxTtl, "c");
+      std::vector<ConfirmItem> items;
+      for (const std::string& key : chain) items.push_back({&swa, key, {}});
+      const auto call = [&] { (void)(is_clear ? service().clear(swa, "") : service().remove(items)); };
+      has_failed = fails_at(number, call);
+      expect_whole(number);
+      call();
+      EXPECT_EQ(kv.presence(chain), "000");
+      expect_whole(number);
+      (void)restart();
+      EXPECT_EQ(Talker(service(), swa).presence(chain), "000") << "allocation " << number << ", clear: " << is_clear;
+      expect_whole(number);
+    }
+    EXPECT_GT(number, 5u);
+    EXPECT_LT(number, kMostAllocations);
+  }
+}
+
+// A journal that cannot even say why it fails does not keep those who come later waiting.
+TEST_F(NoMemoryTest, WhoComesAfterACallWithoutAnyMemoryIsServed) {
+  std::size_t number = 1;
+  for (bool has_failed = true; has_failed && number < kMostAllocations; ++number) {
+    Talker kv = fresh();
+    const std::vector<ReserveItems> items{{&kv.space(), {{new_, "parent"}}}};
+    has_failed = fails_at(
+        number, [&] { (void)service().reserve(session_of(3), items, kMaxTtl); }, true);
+    expect_whole(number);
+    const auto pages = kv.reserve(session_of(3), {new_}, kMaxTtl, "parent");
+    ASSERT_EQ(outcomes(pages), "R") << "allocation " << number;
+    EXPECT_TRUE(kv.confirm(session_of(3), {new_}, pages).is_ok());
+  }
+  EXPECT_GT(number, 10u);
   EXPECT_LT(number, kMostAllocations);
 }
 
@@ -114,12 +163,10 @@ TEST_F(NoMemoryTest, AConfirmationSentAgainHolds) {
     const ConfirmRequest request{session_of(3), {{{&kv.space(), new_, pages[0].ref}}}, {}, false};
     has_failed = fails_at(number, [&] { (void)service().confirm(request); });
     expect_whole(number);
-    const Status again = kv.confirm(session_of(3), {new_}, pages);
-    const bool is_there = kv.presence({new_}) == "1";
-    EXPECT_EQ(again.is_ok(), is_there) << "allocation " << number;
+    EXPECT_TRUE(kv.confirm(session_of(3), {new_}, pages).is_ok()) << "allocation " << number;
+    EXPECT_EQ(kv.presence({new_}), "1") << "allocation " << number;
     (void)restart();
-    const std::string after = Talker(service(), kv.space()).presence({new_});
-    EXPECT_TRUE(!is_there || after == "1") << "allocation " << number;
+    EXPECT_EQ(Talker(service(), kv.space()).presence({new_}), "1") << "allocation " << number;
     expect_whole(number);
   }
   EXPECT_GT(number, 5u);
