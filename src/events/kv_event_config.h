@@ -26,9 +26,10 @@ struct KvEventConfig {
   // machine only: events carry the token ids of prompts, and nobody is asked for a key.
   std::string endpoint = "tcp://127.0.0.1:5557";
   bool binds = true;
-  std::string replay_endpoint;             // where batches that were missed are asked for; bound. Empty: nowhere
-  std::uint64_t buffer_steps = 10'000;     // batches that are kept for it, 256 MiB at most
-  std::uint64_t hwm = 100'000;             // batches that wait for a subscriber; what comes then is lost for that one
+  std::string replay_endpoint;          // where batches that were missed are asked for; bound. Empty: nowhere
+  std::uint64_t buffer_steps = 10'000;  // batches that are kept for it, 256 MiB at most
+  // Batches that wait for a subscriber; what comes then is lost for that one. Those of buffer_steps are kept anyway.
+  std::uint64_t hwm = 10'000;
   std::uint64_t max_queue_size = 100'000;  // batches that wait to be published
   std::string topic;                       // first frame of each batch
   bool all_components = false;             // groups: "full" (default) or "all": windows and recurrent states, too

@@ -18,6 +18,7 @@ TEST(KvEventConfig, NobodyIsToldUnlessAPublisherIsNamed) {
   EXPECT_TRUE(usual->is_on);
   EXPECT_TRUE(usual->binds);
   EXPECT_EQ(usual->endpoint, "tcp://127.0.0.1:5557") << "this machine only: it carries prompts";
+  EXPECT_EQ(usual->hwm, 10'000u) << "as docs/kv_events.md has it";
 }
 
 TEST(KvEventConfig, AConfigurationOfSglangMeansTheSame) {

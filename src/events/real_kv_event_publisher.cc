@@ -204,8 +204,9 @@ void ZmqPublisher::take(std::vector<KvEvent> events) {
   batch.bytes = bytes_of(batch.events);
   {
     LockGuard guard(mutex_);
-    queued_bytes_ += batch.bytes;
+    const std::uint64_t bytes = batch.bytes;
     queue_.push_back(std::move(batch));
+    queued_bytes_ += bytes;
   }
   wake();
 }
@@ -234,10 +235,9 @@ void ZmqPublisher::run() {
 
 // Until there is something to do. A signal ends it, too.
 void ZmqPublisher::wait() {
-  std::vector<zmq::pollitem_t> items = {{nullptr, wake_, ZMQ_POLLIN, 0}};
-  if (readers_) items.push_back({readers_, 0, ZMQ_POLLIN, 0});
+  std::array<zmq::pollitem_t, 2> items = {{{nullptr, wake_, ZMQ_POLLIN, 0}, {readers_.handle(), 0, ZMQ_POLLIN, 0}}};
   try {
-    (void)zmq::poll(items, std::chrono::milliseconds(-1));
+    (void)zmq::poll(items.data(), readers_ ? 2 : 1, std::chrono::milliseconds(-1));
   } catch (const zmq::error_t& error) {
     if (error.num() != EINTR) log_warning("events", error.what());
   }
