@@ -14,7 +14,9 @@ import pathlib
 import re
 import subprocess
 
-LISTED = re.compile(r"^  ([a-z][a-z-]*)(?: (?:NAME|COMMAND))?(?: \[COMMAND\])?  +(\S.*)$")  # "  serve   serves a model"
+# "  serve   serves a model", "  attach, detach   the storage"
+LISTED = re.compile(r"^  ([a-z][a-z-]*(?:, [a-z][a-z-]*)*)(?: (?:NAME|COMMAND))?(?: \[COMMAND\])?  +(\S.*)$")
+LIST_ROW = re.compile(r"^  [a-z].*\S {2,}\S")
 ROW = re.compile(r"^  (\S.*?)(?:\s{2,}(\S.*))?$")  # "  --port UINT=8080    0: any free one"
 HEADING = re.compile(r"^(\S.*):$")
 # Commands that only choose another one, and those with a second set of options.
@@ -60,8 +62,16 @@ def said(larder, *words):
 
 
 def listed(text):
-    """[(name, what it does)] of a list of commands."""
-    return [match.groups() for match in map(LISTED.match, text.splitlines()) if match]
+    """[(name, what it does)] of a list of commands; "  a, b   text" is two."""
+    found = []
+    for line in text.splitlines():
+        match = LISTED.match(line)
+        if match:
+            names, about = match.groups()
+            found += [(name, about) for name in names.split(", ")]
+        elif LIST_ROW.match(line):
+            raise SystemExit(f"manual.py: no command is understood here, and so it would be missing: {line!r}")
+    return found
 
 
 def read_commands(larder):

@@ -133,7 +133,7 @@ def page():
              "and what to do, says [monitoring.md](monitoring.md#metrics-that-matter). A histogram is three series,",
              "whose names end in `_bucket`, `_sum` and `_count`.", ""]
     for heading, whose, sources, prefix in PARTS:
-        lines += [f"## {heading}", "", textwrap.fill(whose, 120), ""]
+        lines += [f"## {heading}", "", textwrap.fill(whose, 120, break_on_hyphens=False), ""]
         lines += ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
         for name, kind, labels, meaning in part_of(sources, prefix):
             shown = ", ".join(f"`{label}`" for label in labels)
