@@ -357,8 +357,8 @@ typedef struct larder_lookup_options {
 
 #define LARDER_LOOKUP_HOST_ONLY 1u /* do not ask the store */
 
-/* *lookup: its number. LARDER_INVALID_ARGUMENT: no token, or own_pages are more than the tokens. LARDER_OVERLOADED:
- * max_lookups are open. */
+/* *lookup: its number; 0: none, not LARDER_OK. LARDER_INVALID_ARGUMENT: no token, or own_pages are more than the
+ * tokens. LARDER_OVERLOADED: max_lookups are open. */
 LARDER_API larder_code larder_lookup(larder_connector* connector, const larder_lookup_options* options,
                                      uint64_t* lookup, larder_error* error);
 
@@ -370,10 +370,10 @@ typedef struct larder_point {
   uint32_t reserved;
 } larder_point;
 
-/* The points of a lookup, ascending, none below own_pages. From the first LARDER_OK on they are leased.
- * Writes the longest `capacity` of them; *count: how many there are. No point is LARDER_OK with a count of 0.
- * LARDER_OVERLOADED: the store is being read, or other leases hold their share: again after a poll.
- * LARDER_NOT_FOUND: no such lookup. */
+/* The points of a lookup, ascending, none below own_pages (who has pages beyond the last state asks with fewer of
+ * them). From the first LARDER_OK on they are leased. Writes the longest `capacity` of them; *count: how many there
+ * are. No point is LARDER_OK with a count of 0. LARDER_OVERLOADED: the store is being read, or other leases hold their
+ * share: again after a poll. LARDER_NOT_FOUND: no such lookup. */
 LARDER_API larder_code larder_points(larder_connector* connector, uint64_t lookup, larder_point* points,
                                      size_t capacity, size_t* count, larder_error* error);
 
@@ -432,9 +432,9 @@ typedef struct larder_load_options {
   void* context;
 } larder_load_options;
 
-/* *transfer: its number. LARDER_NOT_FOUND: no such lookup. LARDER_INVALID_ARGUMENT: larder_points() has not been
- * LARDER_OK, `pages` is none of its points, or a place is missing, not part of it or of another size.
- * LARDER_OVERLOADED: max_transfers have a result to take. */
+/* *transfer: its number; 0: none, not LARDER_OK. LARDER_NOT_FOUND: no such lookup. LARDER_INVALID_ARGUMENT:
+ * larder_points() has not been LARDER_OK, `pages` is none of its points, or a place is missing, not part of it or of
+ * another size. LARDER_OVERLOADED: max_transfers have a result to take. */
 LARDER_API larder_code larder_load(larder_connector* connector, const larder_load_options* options, uint64_t* transfer,
                                    larder_error* error);
 
@@ -458,7 +458,8 @@ typedef struct larder_save_options {
 /* If what would have to go is what the store lacks and is taking: LARDER_OVERLOADED, for a bounded number of polls. */
 #define LARDER_SAVE_MAY_WAIT 1u
 
-/* LARDER_INVALID_ARGUMENT: the tokens do not reach to_page, or a place is missing, not part of it or of another size.
+/* *transfer: as larder_load().
+ * LARDER_INVALID_ARGUMENT: the tokens do not reach to_page, or a place is missing, not part of it or of another size.
  * LARDER_OVERLOADED: as larder_load(); saves under way hold save_share; or the pages before from_page are on their way
  * in an earlier save: again after a poll. */
 LARDER_API larder_code larder_save(larder_connector* connector, const larder_save_options* options, uint64_t* transfer,
@@ -474,7 +475,8 @@ typedef enum larder_save_stop {
 
 typedef struct larder_transfer_result {
   uint32_t struct_size;
-  int32_t code;         /* larder_code: of the copy. A load that is not LARDER_OK has left nothing of use */
+  int32_t code;         /* larder_code: of the copy; of the call, if that is not LARDER_OK, which says nothing of the */
+                        /* copy. A load that is not LARDER_OK has left nothing of use */
   uint64_t pages;       /* load: the point. save: of what was given, all up to here is in host memory */
   uint64_t bytes;       /* copied */
   uint64_t known_pages; /* save: of the anchor, that were there already */

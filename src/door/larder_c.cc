@@ -144,6 +144,7 @@ Status run_pages(larder_space* space, larder_page* pages, std::size_t count, con
     if (page.key == nullptr || (page.segments == nullptr && page.segment_count != 0)) {
       return larder::invalid_argument("larder_page " + std::to_string(i) + ": key or segments is null");
     }
+    if (page.reserved != 0) return larder::invalid_argument("larder_page " + std::to_string(i) + ": reserved is not 0");
     work[i].key = key_at(page.key);
     work[i].parent = key_at(page.parent);
     work[i].pool = page.pool;
@@ -166,11 +167,11 @@ Status run_pages(larder_space* space, larder_page* pages, std::size_t count, con
 
 larder_code pages_call(larder_space* space, larder_page* pages, std::size_t count, const larder_terms* terms,
                        larder_error* error, bool is_put) {
-  if (space == nullptr) return wrong("the namespace is null", error);
   if (pages == nullptr && count != 0) return wrong("pages is null", error);
   bool is_answered = false;
-  const larder_code code = guarded(error, [&] {
+  const larder_code code = guarded(error, [&]() -> Status {
     for (std::size_t i = 0; i < count; ++i) pages[i].code = LARDER_INTERNAL;  // until it is answered
+    if (space == nullptr) return larder::invalid_argument("the namespace is null");
     const Status status = run_pages(space, pages, count, terms, is_put);
     is_answered = count == 0 || pages[0].code != LARDER_INTERNAL || status.code() == StatusCode::kInternal;
     return status;

@@ -180,6 +180,23 @@ TEST_F(LarderCTest, SegmentsWhoseSizesOverflowAreRefused) {
   EXPECT_EQ(larder_get(space_, &one, 1, nullptr, &error_), LARDER_INVALID_ARGUMENT) << error_.message;
 }
 
+// A code of zeros says that a page was read.
+TEST_F(LarderCTest, NoPageOfAWrongCallIsOk) {
+  char bytes[64] = {};
+  larder_segment segment = {bytes, sizeof bytes};
+  larder_page pages[2] = {page(0, 0, &segment), page(1, 0, &segment)};
+  const auto expect_refused = [&](larder_space* space) {
+    pages[0].code = pages[1].code = LARDER_OK;
+    EXPECT_EQ(larder_get(space, pages, 2, nullptr, &error_), LARDER_INVALID_ARGUMENT);
+    EXPECT_NE(pages[0].code, LARDER_OK);
+    EXPECT_NE(pages[1].code, LARDER_OK);
+  };
+  expect_refused(nullptr);
+  pages[1].reserved = 1;
+  expect_refused(space_);
+  EXPECT_NE(std::string(error_.message).find("larder_page 1: reserved"), std::string::npos) << error_.message;
+}
+
 TEST_F(LarderCTest, AQueryThatFailsLeavesNoOldWords) {
   std::uint64_t restorable = 0, present[2] = {};
   const larder_need needs[] = {{0, LARDER_ALL_PAGES, 0}, {1, LARDER_TRAILING_PAGES, 1}};

@@ -28,6 +28,9 @@ using larder::c::wrong;
 
 constexpr larder::Nanos kCloseWait = std::chrono::seconds(5), kLongestPrefetch = std::chrono::hours(24);
 
+// Of no lookup and no transfer: who goes on after a call that failed does not go on with those of another prompt.
+constexpr std::uint64_t kNoNumber = 0;
+
 static_assert(sizeof(larder_segment) == sizeof(larder::Segment) && offsetof(larder_segment, size) == sizeof(void*));
 static_assert(sizeof(larder::TokenId) == sizeof(std::uint32_t));
 static_assert(LARDER_EVENT_LOOKUP == static_cast<std::uint32_t>(larder::ConnectorEventKind::kLookup));
@@ -361,6 +364,7 @@ larder_code larder_lookup(larder_connector* connector, const larder_lookup_optio
   if (connector == nullptr || options == nullptr || lookup == nullptr) {
     return wrong("connector, options or lookup is null", error);
   }
+  *lookup = kNoNumber;
   return guarded(error, [&] { return look_up(*connector, options, lookup); });
 }
 
@@ -390,6 +394,7 @@ larder_code larder_load(larder_connector* connector, const larder_load_options* 
   if (connector == nullptr || options == nullptr || transfer == nullptr) {
     return wrong("connector, options or transfer is null", error);
   }
+  *transfer = kNoNumber;
   return guarded(error, [&] { return load_pages(*connector, options, transfer); });
 }
 
@@ -398,13 +403,16 @@ larder_code larder_save(larder_connector* connector, const larder_save_options* 
   if (connector == nullptr || options == nullptr || transfer == nullptr) {
     return wrong("connector, options or transfer is null", error);
   }
+  *transfer = kNoNumber;
   return guarded(error, [&] { return save_pages(*connector, options, transfer); });
 }
 
 larder_code larder_transfer_take(larder_connector* connector, uint64_t transfer, larder_transfer_result* result,
                                  larder_error* error) {
   if (connector == nullptr || result == nullptr) return wrong("connector or result is null", error);
-  return guarded(error, [&] { return take(*connector, transfer, result, error); });
+  const larder_code code = guarded(error, [&] { return take(*connector, transfer, result, error); });
+  if (code != LARDER_OK) result->code = code;  // which a struct of zeros would call LARDER_OK
+  return code;
 }
 
 }  // extern "C"

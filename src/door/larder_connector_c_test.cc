@@ -508,6 +508,29 @@ TEST_F(ConnectorCTest, BadCalls) {
   EXPECT_EQ(larder_connector_in_flight(connector_), 0u);
 }
 
+// Who does not look at the code of a call goes on with no other prompt's pages, and with no result that looks right.
+TEST_F(ConnectorCTest, NumbersAndResultsOfACallThatFailedAreNone) {
+  std::uint64_t id = 77;
+  larder_lookup_options look{};
+  look.struct_size = sizeof look;
+  EXPECT_EQ(larder_lookup(connector_, &look, &id, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(id, 0u);
+  id = 77;
+  larder_load_options load{};
+  load.struct_size = sizeof load;
+  EXPECT_EQ(larder_load(connector_, &load, &id, &error_), LARDER_NOT_FOUND);
+  EXPECT_EQ(id, 0u);
+  id = 77;
+  larder_save_options save{};
+  save.struct_size = sizeof save;
+  EXPECT_EQ(larder_save(connector_, &save, &id, &error_), LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(id, 0u);
+  larder_transfer_result result{};
+  result.struct_size = sizeof result;
+  EXPECT_EQ(larder_transfer_take(connector_, 77, &result, &error_), LARDER_NOT_FOUND);
+  EXPECT_EQ(result.code, LARDER_NOT_FOUND);
+}
+
 // A program of an earlier version knows fewer fields: they are not written.
 TEST_F(ConnectorCTest, AResultHasTheSizeThatTheCallerKnows) {
   const std::vector<std::uint64_t> states = {10};
