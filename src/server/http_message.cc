@@ -165,6 +165,8 @@ HttpResponse passed_head(unsigned status, std::vector<HttpField> fields) {
 
 Status parse_target(std::string_view target, HttpRequest& out) {
   if (target.empty() || target.front() != '/') return invalid_argument("the request target must begin with '/'");
+  // Servers behind us would cut it off, and take the path for another one.
+  if (target.find('#') != std::string_view::npos) return invalid_argument("a request target has no '#'");
   const std::size_t question = target.find('?');
   const auto path = percent_decode(target.substr(0, question));
   if (!path) return invalid_argument("the path has a '%' without two hex digits");

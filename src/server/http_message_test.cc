@@ -31,5 +31,15 @@ TEST(WebPage, OfAnotherSiteIsKnownByWhatItsBrowserSends) {
   EXPECT_TRUE(from_page({{"Origin", "http://localhost"}}));
 }
 
+TEST(RequestTarget, IsAPathAndAQuery) {
+  HttpRequest request;
+  ASSERT_TRUE(parse_target("/v1/%63ompletions?x=%20&y", request).is_ok());
+  EXPECT_EQ(request.path, "/v1/completions");
+  EXPECT_EQ(request.query, (std::map<std::string, std::string>{{"x", " "}, {"y", ""}}));
+  for (const char* wrong : {"", "v1", "http://localhost/v1", "*", "/%", "/%u0041", "/v1#", "/v1?x=1#y"}) {
+    EXPECT_EQ(parse_target(wrong, request).code(), StatusCode::kInvalidArgument) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace larder

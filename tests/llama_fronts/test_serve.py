@@ -208,6 +208,7 @@ def test_tenants_share_nothing(model, start, tokens):
     assert serve.complete(a, cache_salt="one").reused > 400
     assert serve.complete(a, cache_prompt=False).reused == 0
     assert serve.complete(a).reused == 0
+    assert serve.post("/completion", {"prompt": a, "cache_salt": 1})[0] == 400  # as none it would share with all
 
 
 def test_what_is_private_is_shared_with_nobody(model, start, tokens):

@@ -83,6 +83,25 @@ TEST(RelayUnchecked, RequestsLeaveSlotsOfWhichNothingIsKnown) {
   EXPECT_EQ(rig.server().calls("erase"), erased + 1);
 }
 
+// As no salt at all it would share with everybody.
+TEST_F(RelayPlain, WithASaltThatIsNoText) {
+  (void)rig_.ask(a_);
+  rig_.wait_idle();
+  const Answer answer = rig_.post("/completion", {{"prompt", a_}, {"n_predict", 4}, {"cache_salt", 7}});
+  EXPECT_EQ(answer.tokens, rig_.expected(a_));
+  EXPECT_FALSE(answer.reused.has_value());
+  EXPECT_EQ(plain("not_understood"), 1);
+}
+
+// llama-server drops it, and would take a path for another than the proxy does.
+TEST_F(RelayPlain, TargetsHaveNoFragment) {
+  const int answers = rig_.server().calls("answer");
+  for (const char* target : {"/completion#", "/slots/0?action=restore#x"}) {
+    EXPECT_EQ(rig_.post(target, {{"prompt", a_}, {"n_predict", 4}}).http, 400u) << target;
+  }
+  EXPECT_EQ(rig_.server().calls("answer"), answers);
+}
+
 TEST_F(RelayPlain, OtherRoutesPass) {
   EXPECT_EQ(rig_.post("/v1/nothing", {{"a", 1}}).http, 404u);
   EXPECT_EQ(rig_.post("/tokenize", {{"content", "ab"}, {"add_special", true}, {"parse_special", true}}).tokens,

@@ -72,6 +72,15 @@ bool read_flag(const Json& body, const char* name, bool& out) {
   return true;
 }
 
+// As read_flag(). Who gives a salt that is no text must not share with those who give none.
+bool read_salt(const Json& body, std::string& out) {
+  const auto found = body.find("cache_salt");
+  if (found == body.end() || found->is_null()) return true;
+  if (!found->is_string()) return false;
+  out = found->get<std::string>();
+  return true;
+}
+
 bool read_answers(const Json& body, std::uint32_t& out) {
   for (const char* name : {"n_cmpl", "n"}) {
     const auto found = body.find(name);
@@ -168,9 +177,7 @@ std::variant<LlamaRequest, PlainReason> parse_llama_request(std::string_view met
   if (!caches) return PlainReason::kNoCaching;
   if (counts.contains("lora")) return PlainReason::kAdapters;
   request.most_tokens = read_limit(counts);
-  if (const auto salt = request.body.find("cache_salt"); salt != request.body.end() && salt->is_string()) {
-    request.salt = salt->get<std::string>();
-  }
+  if (!read_salt(request.body, request.salt)) return PlainReason::kNotUnderstood;
   return route->kind == Kind::kCompletion ? with_prompt(std::move(request)) : with_chat(std::move(request));
 }
 

@@ -42,6 +42,14 @@ const char* name_of(ReusedFrom from) {
   return "nothing";
 }
 
+// Who gives a salt that is no text must not share with those who give none.
+std::string salt_of(const json& body) {
+  const auto found = body.find("cache_salt");
+  if (found == body.end() || found->is_null()) return {};
+  if (!found->is_string()) throw std::invalid_argument("\"cache_salt\" must be text");
+  return found->get<std::string>();
+}
+
 // With prefix, suffix and files around the gap, as models that were trained for it want it.
 json infill_body(const CallParts& parts, json body) {
   const llama_vocab* vocabulary = parts.model.vocabulary;
@@ -165,7 +173,7 @@ void CompletionCall::run(const std::string& body) {
 Status CompletionCall::ask(const std::string& body) {
   original_ = parsed_body(body);
   understood_ = understood_body(parts_, kind_, original_);
-  salt_ = json_value(original_, "cache_salt", std::string());
+  salt_ = salt_of(original_);
   id_ = gen_chatcmplid();
   if (understood_.contains("lora")) throw std::invalid_argument("\"lora\": this server loads no adapters");
   std::vector<server_tokens> prompts = prompt_tokens(parts_.model, understood_);
