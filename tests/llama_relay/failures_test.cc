@@ -136,6 +136,44 @@ TEST(RelayAdapters, ThatChangeWhileARequestWaits) {
       << "nor is anything given to the server from then on";
 }
 
+// Behind one address another server may take over at any time, of another model perhaps, which would take our pages for
+// its own.
+class RelayReplaced : public testing::Test {
+ protected:
+  Rig rig_{{.geometry = geometry_of("hybrid")}};
+  const Tokens a_ = random_tokens(200, 1), other_ = random_tokens(200, 2);
+
+  // Asks, and has the server replaced before the call is answered.
+  void ask_meanwhile(const std::string& call, const Tokens& prompt) {
+    rig_.server().hold(call);
+    auto asks = std::async(std::launch::async, [&] { return rig_.post("/completion", {{"prompt", prompt}}); });
+    ASSERT_TRUE(rig_.server().wait_held());
+    rig_.server().replace();
+    rig_.server().release();
+    EXPECT_EQ(asks.get().http, 200u);
+    rig_.wait_idle();
+  }
+};
+
+TEST_F(RelayReplaced, BeforeARestoreIsGivenNothing) {
+  (void)rig_.ask(a_);
+  rig_.wait_idle();
+  rig_.server().fail("answer", Fault::kDrop);
+  (void)rig_.post("/completion", {{"prompt", other_}, {"n_predict", 4}});  // what is in the slot is not known then
+  rig_.wait_idle();
+  const int restored = rig_.server().calls("restore");
+  ask_meanwhile("erase", a_);
+  EXPECT_EQ(rig_.server().calls("restore"), restored);
+  EXPECT_EQ(rig_.ask(a_).from, "host") << "it has been proven";
+}
+
+TEST_F(RelayReplaced, BeforeASaveGivesNothing) {
+  ask_meanwhile("prompt", a_);
+  EXPECT_EQ(rig_.metric("larder_proxy_saves_total{outcome=\"saved\"}"), 0);
+  EXPECT_EQ(rig_.slot_files(), std::vector<std::string>{});
+  EXPECT_EQ(rig_.reused(a_), 0u);
+}
+
 class RelayHangs : public testing::Test {
  protected:
   Rig rig_{{.geometry = geometry_of("hybrid"), .quiet_limit = kSoon}};

@@ -130,7 +130,7 @@ void FakeLlamaServer::tell(const HttpRequest& request, ReplyStream& reply) {
                   {"total_slots", settings_.slots},
                   {"model_path", settings_.model_path},
                   {"build_info", settings_.build},
-                  {"media_marker", settings_.instance},
+                  {"media_marker", instance()},
                   {"is_sleeping", is_sleeping()}});
 }
 
@@ -235,14 +235,14 @@ void FakeLlamaServer::clear_children(std::uint32_t parent, std::uint32_t count) 
 void FakeLlamaServer::answer(const Ask& ask, std::uint32_t slot, ReplyStream& reply) {
   Made made;
   std::vector<float> logits;
-  {
+  HttpResponse head;
+  head.content_type = "text/event-stream";
+  if (ask.streams) reply.begin(std::move(head));  // before the prompt is computed
+  bool is_wanted = wait_while_held("prompt", &reply);
+  if (is_wanted) {
     LockGuard guard(mutex_);
     logits = compute(slot, ask, made);
   }
-  HttpResponse head;
-  head.content_type = "text/event-stream";
-  if (ask.streams) reply.begin(std::move(head));
-  bool is_wanted = true;
   for (std::uint64_t i = 0; i < ask.most && is_wanted; ++i) {
     bool is_held = false;
     {

@@ -32,7 +32,11 @@ std::uint64_t common_length(const Tokens& a, const Tokens& b) {
 }  // namespace
 
 FakeLlamaServer::FakeLlamaServer(const FakeServerSettings& settings)
-    : settings_(settings), host_(settings.geometry), slots_(settings.slots), adapters_(settings.adapters) {
+    : settings_(settings),
+      host_(settings.geometry),
+      slots_(settings.slots),
+      adapters_(settings.adapters),
+      instance_(settings.instance) {
   ListenOptions listen;
   listen.port = settings.port;
   listen.tls = settings.tls;
@@ -77,8 +81,23 @@ void FakeLlamaServer::release() {
 
 void FakeLlamaServer::doze() {
   LockGuard guard(mutex_);
-  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) cut(slot, 0);
+  empty_slots();
   is_sleeping_ = true;
+}
+
+void FakeLlamaServer::replace() {
+  LockGuard guard(mutex_);
+  empty_slots();
+  instance_ += ", replaced";
+}
+
+void FakeLlamaServer::empty_slots() {
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) cut(slot, 0);
+}
+
+std::string FakeLlamaServer::instance() {
+  LockGuard guard(mutex_);
+  return instance_;
 }
 
 bool FakeLlamaServer::is_sleeping() {

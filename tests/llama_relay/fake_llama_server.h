@@ -66,11 +66,14 @@ class FakeLlamaServer {
   // what: "save", "restore", "erase", "prefill" (a prompt without an answer), "answer", "props".
   // The next `count` calls of it fail.
   void fail(const std::string& what, Fault fault, int count = 1);
-  // Calls of it wait from now on: an answer behind its first `tokens`, a restore in the middle of its file.
+  // Calls of it wait from now on: an answer behind its first `tokens`, a restore in the middle of its file. "prompt":
+  // an answer, behind the head of its stream and before its prompt is computed.
   void hold(const std::string& what, std::uint64_t tokens = 0);
   void release();
   // It has let its slots go, and is awake again with the next call that is no GET of /props or /health.
   void doze();
+  // Another one answers under its address from now on, with empty slots.
+  void replace();
   // Waits until so many calls wait, in a hold or for a slot.
   [[nodiscard]] bool wait_held(int count = 1);
   [[nodiscard]] bool wait_queued(int count = 1);
@@ -121,7 +124,9 @@ class FakeLlamaServer {
   [[nodiscard]] std::optional<std::uint32_t> take_slot(std::optional<std::uint32_t> wanted, const Tokens& prompt,
                                                        const ReplyStream& reply);
   void give_slot(std::uint32_t slot, const ReplyStream& reply);
+  void empty_slots() LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool is_sleeping();
+  [[nodiscard]] std::string instance();
   void wake();
   [[nodiscard]] Json adapters() LARDER_EXCLUDES(mutex_);
   void set_adapters(Json adapters) LARDER_EXCLUDES(mutex_);
@@ -140,6 +145,7 @@ class FakeLlamaServer {
   blob_test::FakeSequenceHost host_ LARDER_GUARDED_BY(mutex_);
   std::vector<Slot> slots_ LARDER_GUARDED_BY(mutex_);
   Json adapters_ LARDER_GUARDED_BY(mutex_);
+  std::string instance_ LARDER_GUARDED_BY(mutex_);
   std::map<std::string, int> calls_ LARDER_GUARDED_BY(mutex_);
   std::map<std::string, std::pair<Fault, int>> faults_ LARDER_GUARDED_BY(mutex_);
   std::string held_ LARDER_GUARDED_BY(mutex_);

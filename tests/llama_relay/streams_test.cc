@@ -186,6 +186,24 @@ TEST(RelayStops, OfAnAnswerKeepThePromptInItsSlot) {
   EXPECT_EQ(rig.server().calls("erase"), erased);
 }
 
+// The head of a stream comes before its prompt is computed.
+TEST(RelayStops, OfAPromptPromiseNothingOfIt) {
+  Rig rig({.geometry = geometry_of("dense")});
+  const Tokens prompt = random_tokens(200, 1);
+  const std::string body = Json{{"prompt", prompt}, {"n_predict", 4}, {"stream", true}}.dump();
+  rig.server().hold("prompt");
+  HttpClient client(rig.url(), std::chrono::seconds(20));
+  const auto leave = [](const HttpReplyHead&) { return false; };
+  const Status left = client.relay({.method = "POST", .target = "/completion", .fields = {}, .body = body}, leave,
+                                   [](std::string_view) { return false; });
+  EXPECT_EQ(left.code(), StatusCode::kCancelled) << left.to_string();
+  rig.wait_idle();
+  rig.server().release();
+  const Answer again = rig.ask(prompt);
+  EXPECT_EQ(again.reused, 0u);
+  EXPECT_EQ(again.body.at("timings").at("cache_n"), 0);
+}
+
 TEST(RelayLoad, MoreRequestsThanSlotsWaitForTheirTurn) {
   Rig rig({.geometry = geometry_of("hybrid"), .slots = 2});
   const Tokens shared = random_tokens(100, 1);
@@ -224,6 +242,20 @@ TEST(RelayLoad, TooManyRequestsAreToldToComeAgain) {
     refused += one->reply().is_ok() && one->reply()->status == 503 ? 1 : 0;
   }
   EXPECT_EQ(refused, 2);
+}
+
+TEST(RelayLoad, AFullServerTellsHowItIs) {
+  Rig rig({.geometry = geometry_of("dense"), .workers = 1});
+  const Tokens prompt = random_tokens(50, 1);
+  rig.server().hold("answer", 1);
+  Stream runs(rig, prompt, 4), waits(rig, prompt, 4);
+  ASSERT_TRUE(rig.server().wait_held());
+  HttpClient client(rig.url(), std::chrono::seconds(5));
+  for (const char* path : {"/health", "/props", "/metrics", "/larder/status"}) {
+    const auto reply = client.request("GET", path);
+    EXPECT_TRUE(reply.is_ok() && reply->status == 200) << path << ": " << reply.status().to_string();
+  }
+  rig.server().release();
 }
 
 TEST(RelayStop, OpenAnswersEndAndTheStoreHasAll) {

@@ -19,6 +19,13 @@ Count number_at(const PlainJson& object, const char* pointer) {
 
 Count sum(const Count& a, const Count& b) { return a && b ? Count(*a + *b) : std::nullopt; }
 
+// Events that come before the prompt is computed to its end, or in place of an output.
+bool is_output(std::string_view event) {
+  constexpr std::string_view kOthers[] = {"\"prompt_progress\"", "\"response.created\"", "\"response.in_progress\"",
+                                          "\"error\""};
+  return std::ranges::none_of(kOthers, [&](auto name) { return event.find(name) != event.npos; });
+}
+
 struct Counts {
   Count prompt, cached;
 };
@@ -43,7 +50,7 @@ Counts counts_of(const PlainJson& object) {
 }  // namespace
 
 void AnswerCount::feed(std::string_view piece) {
-  if (is_over_) return;
+  if (is_over_ && has_output_) return;
   lines_.feed(piece, [this](const std::string& line, bool is_too_long) { read_line(line, is_too_long); });
 }
 
@@ -54,8 +61,10 @@ void AnswerCount::end() {
 
 void AnswerCount::read_line(std::string_view text, bool is_too_long) {
   is_over_ = is_over_ || is_too_long;
+  const bool is_event = text.starts_with(kEventData);
+  has_output_ = has_output_ || (is_event && is_output(text));
   if (is_over_) return;
-  if (text.starts_with(kEventData)) text.remove_prefix(kEventData.size());
+  if (is_event) text.remove_prefix(kEventData.size());
   constexpr std::string_view kNames[] = {"\"usage\"", "\"timings\"", "\"tokens_evaluated\""};
   const bool has_count = std::ranges::any_of(kNames, [&](auto name) { return text.find(name) != text.npos; });
   if (!has_count) return;

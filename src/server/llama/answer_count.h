@@ -3,7 +3,7 @@
 //
 // Reads an answer as it passes: JSON, or server-sent events. Looks at "usage" (of chats, responses, messages),
 // "tokens_evaluated" and "timings", in the answer itself and in its "response" and "message", and no further once it
-// has a number.
+// has a number and, of a stream, an output.
 //
 // Threads: confined. Limits: the count of an answer with a line that is too long (AnswerLines) is not known.
 // Cost: lines that name a count are parsed, until one has it.
@@ -25,12 +25,16 @@ class AnswerCount {
 
   [[nodiscard]] std::optional<std::uint64_t> prompt_tokens() const { return prompt_; }
   [[nodiscard]] std::optional<std::uint64_t> cached_tokens() const { return cached_; }
+  // An event of a stream has brought output: the prompt was computed to its end. The stream's head comes before that,
+  // and so do events of its progress.
+  [[nodiscard]] bool has_output() const { return has_output_; }
 
  private:
   void read_line(std::string_view line, bool is_too_long);
 
   AnswerLines lines_;
   bool is_over_ = false;  // found, or given up
+  bool has_output_ = false;
   std::optional<std::uint64_t> prompt_, cached_;
 };
 

@@ -43,6 +43,17 @@ TEST(AnswerCount, EventsAreReadUntilOneHasIt) {
   expect("data: {\"prompt_progress\":{},\"timings\":{\"cache_n\":2,\"prompt_n\":1}}\n\n", std::nullopt, std::nullopt);
 }
 
+// Until then a stream's prompt may not be computed to its end.
+TEST(AnswerCount, EventsThatBringNoOutputAreKnown) {
+  for (const char* events :
+       {"", ":\n\n", "event: error\n", "data: {\"error\":{\"code\":500}}\n\n",
+        "data: {\"content\":\"\",\"tokens_evaluated\":9,\"prompt_progress\":{\"total\":9}}\n\n",
+        "data: {\"type\":\"response.created\"}\n\ndata: {\"type\":\"response.in_progress\"}\n\n"}) {
+    EXPECT_FALSE(count_of(events).has_output()) << events;
+    EXPECT_TRUE(count_of(std::string(events) + "\ndata: {\"content\":\"a\"}\n\n").has_output()) << events;
+  }
+}
+
 TEST(AnswerCount, WhatSaysNothingIsNotKnown) {
   expect("", std::nullopt, std::nullopt);
   expect("<html>\"usage\"</html>", std::nullopt, std::nullopt);

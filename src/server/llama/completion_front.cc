@@ -10,9 +10,12 @@
 #include "server/api_error.h"
 #include "server/auth.h"
 #include "server/json_reader.h"
+#include "server/llama/llama_request.h"
 
 namespace larder::llama {
 namespace {
+
+constexpr std::size_t kLookers = 8, kLooksWaiting = 256;
 
 // "host", "storage" and "backend" of /larder/status.
 void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counters) {
@@ -66,9 +69,13 @@ Status CompletionFront::drain_storage(Nanos limit) {
 Status CompletionFront::listen(const ListenOptions& options, const std::string& command, std::uint32_t workers,
                                MetricsRegistry& registry) {
   workers_ = std::make_unique<ThreadPoolExecutor>(command, workers, workers);
+  lookers_ = std::make_unique<ThreadPoolExecutor>(command + "-look", kLookers, kLooksWaiting);
   const auto handle = [this, command](HttpRequest request, const Exchange& exchange) {
-    const Status posted = workers_->post(
-        [this, request = std::make_shared<HttpRequest>(std::move(request)), exchange] { carry(*request, exchange); });
+    const bool is_look = route_use(request.method, request.path) == RouteUse::kNone;
+    const Status posted = (is_look ? lookers_ : workers_)
+                              ->post([this, request = std::make_shared<HttpRequest>(std::move(request)), exchange] {
+                                carry(*request, exchange);
+                              });
     if (posted.is_ok()) return;
     HttpResponse busy =
         error_response(503, fmt::format("larder {}: too many requests are under way; try again", command));
@@ -84,6 +91,7 @@ Status CompletionFront::listen(const ListenOptions& options, const std::string& 
 void CompletionFront::end_requests() {
   listener_.reset();
   workers_.reset();
+  lookers_.reset();
 }
 
 HttpResponse CompletionFront::answer_own(const HttpRequest& request) {

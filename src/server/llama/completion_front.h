@@ -40,12 +40,12 @@ class CompletionFront {
  protected:
   using Exchange = std::shared_ptr<HttpExchange>;
 
-  // Requests come from here on. command: "proxy". workers: requests at once.
+  // Requests come from here on. command: "proxy". workers: requests at once, but for those that use no slot.
   [[nodiscard]] Status listen(const ListenOptions& options, const std::string& command, std::uint32_t workers,
                               MetricsRegistry& registry);
   // Clients are gone: their requests end. First in a destructor, while all is there that requests use.
   void end_requests();
-  // On a worker: answers.
+  // On a thread of its own for as long as it takes: answers.
   virtual void carry(const HttpRequest& request, const Exchange& exchange) = 0;
   // What is below /larder/, to requests from this machine.
   [[nodiscard]] HttpResponse answer_own(const HttpRequest& request);
@@ -66,7 +66,8 @@ class CompletionFront {
   [[nodiscard]] HttpResponse status();
 
   std::unique_ptr<ThreadPoolExecutor> workers_;
-  std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
+  std::unique_ptr<ThreadPoolExecutor> lookers_;  // of requests that use no slot: health and metrics of a full server
+  std::unique_ptr<HttpListener> listener_;       // last: its handler uses the rest
 };
 
 [[nodiscard]] HttpResponse metrics_response(std::string text);

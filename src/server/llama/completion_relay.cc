@@ -109,13 +109,13 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   const bool may_have_shifted =
       parts_.shifts_context && (!asked.most_tokens || prompt->size() + *asked.most_tokens >= parts_.slot_context);
   const bool has_left = sent.is_ok() && *sent == kClientLeft;
-  const bool is_whole = is_answered || (has_left && asked.streams && http_status_ == 200);  // the prompt
+  const bool is_whole = asked.streams ? count_.has_output() : is_answered;  // the prompt
   if (may_have_shifted || !is_known || !(is_answered || has_left) || !is_answer_to(asked, *prompt) || !is_current()) {
     hold_.contents().forget();
     return sent.status();
   }
   hold_.contents().computed(std::span(*prompt).first(is_whole ? prompt->size() : resume_), resume_, true, habits);
-  if (has_left) return Status::ok();
+  if (has_left || !is_whole) return Status::ok();
   const std::size_t certain = asked.takes_slot ? prompt->size() : prompt->size() - 1;
   if (saves_after) save_answer(*prompt, std::span(*prompt).first(certain), known, asked.salt);
   return Status::ok();
@@ -211,7 +211,9 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
                                        std::uint64_t resume) {
   const TimePoint begun = parts_.clock.now();
   const Result<std::string> file = write_file(found, prompt);
-  Status given = file.is_ok() ? upstream_.restore_slot(hold_.slot(), *file) : file.status();
+  Status given = file.status();
+  if (given.is_ok() && !is_still()) given = conflict("llama-server may be another one by now");
+  if (given.is_ok()) given = upstream_.restore_slot(hold_.slot(), *file);
   const bool is_refused = file.is_ok() && given.code() == StatusCode::kInvalidArgument;
   if (is_refused && empty_free_slots()) given = upstream_.restore_slot(hold_.slot(), *file);
   ProxyMetrics& metrics = parts_.metrics;
@@ -299,7 +301,16 @@ bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end
     parts_.saver.discard(name);
     return false;
   }
-  parts_.saver.save(std::move(name), part, salt, false);
+  return keep(std::move(name), part, salt, false);
+}
+
+bool CompletionRelay::keep(std::string name, std::span<const TokenId> prompt, const std::string& salt,
+                           bool has_answer) {
+  if (!is_still()) {
+    parts_.saver.discard(name);
+    return false;
+  }
+  parts_.saver.save(std::move(name), prompt, salt, has_answer);
   return true;
 }
 
@@ -351,7 +362,7 @@ void CompletionRelay::save_answer(std::span<const TokenId> prompt, std::span<con
     parts_.saver.discard(name);
     return parts_.metrics.saves(SaveOutcome::kRefused).increment();
   }
-  parts_.saver.save(std::move(name), certain, salt, true);
+  (void)keep(std::move(name), certain, salt, true);
 }
 
 Result<unsigned> CompletionRelay::forward(std::string body) {

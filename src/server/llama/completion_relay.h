@@ -107,10 +107,14 @@ class CompletionRelay {
   void note_broken_off(std::span<const TokenId> prompt);
   // False: llama-server may not be the one any more that it was when the request came.
   [[nodiscard]] bool is_current() const { return parts_.identity.is_current(checked_); }
+  // The same, and llama-server has been asked.
+  [[nodiscard]] bool is_still() { return parts_.identity.is_still(checked_, upstream_); }
   // What a computation before the request has found in the slot.
   void note_cached(std::uint64_t cached);
   // Computes and saves up to `end`; false: not done, and no further place is tried.
   [[nodiscard]] bool save_at(std::span<const TokenId> prompt, std::uint64_t end, const std::string& salt);
+  // Hands a file over that llama-server has written; false: it may be of another one.
+  [[nodiscard]] bool keep(std::string name, std::span<const TokenId> prompt, const std::string& salt, bool has_answer);
   // certain: the tokens of the prompt that the slot must have for the save to be taken.
   void save_answer(std::span<const TokenId> prompt, std::span<const TokenId> certain, std::uint64_t known,
                    const std::string& salt);

@@ -8,7 +8,8 @@
 //   POST /larder/flush     drops what host memory has             }
 //   GET  /metrics          llama-server's, and ours
 //
-// Threads: a listener's, `workers` that each carry one request, one for saves, one for the cache.
+// Threads: a listener's, `workers` that each carry one request, some for those that use no slot (a full server answers
+// GET /health, too), one for saves, one for the cache.
 // Lifetime: files, clock and registry outlive it. Destroying it ends open requests.
 // Errors of create(): kUnsupported: this model or llama-server cannot be cached, and why; kInvalidArgument: an option;
 // kConflict: another proxy uses the folder, or the port is taken; kUnavailable: llama-server does not answer.

@@ -74,6 +74,12 @@ bool ServerIdentity::is_current(std::uint64_t checked) const {
   return changing_ == 0 && version_ == checked;
 }
 
+bool ServerIdentity::is_still(std::uint64_t checked, LlamaUpstream& client) const {
+  const Result<UpstreamFacts> now = client.facts();
+  LockGuard guard(mutex_);
+  return now.is_ok() && changing_ == 0 && version_ == checked && is_known(*now);
+}
+
 void ServerIdentity::begin_change() {
   LockGuard guard(mutex_);
   ++changing_;

@@ -2,15 +2,16 @@
 // Which llama-server a proxy speaks to: the model that it was proven with, or another one behind the same address.
 //
 // Pages of one model restored into another are wrong answers, and no error. So before a slot is given anything the
-// proxy asks who is there; a server that was started anew is proven again before it is given anything.
+// proxy asks who is there; a server that was started anew is proven again before it is given anything. A request may
+// wait long for its slot or for storage: so the same is asked right before a restore, and after a save.
 //
 //   known ──(the server was started anew, or has slept)──► proven again ──► known
 //                                                                └──► refused
 //
 // Refused: a message says why, and requests go on plainly, without the cache.
 //
-// Threads: any. Cost: check() one small call of llama-server; after a restart that of the probe, during which other
-// requests wait.
+// Threads: any. Cost: check() and is_still() one small call of llama-server; check() after a restart that of the probe,
+// during which other requests wait.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +50,8 @@ class ServerIdentity {
   // Before a request that uses no slot: it may wake the server up, whose slots are empty then.
   void look(LlamaUpstream& client) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool is_current(std::uint64_t checked) const LARDER_EXCLUDES(mutex_);
+  // The same, and asks who is there: for a restore that comes next, or a save that was made since.
+  [[nodiscard]] bool is_still(std::uint64_t checked, LlamaUpstream& client) const LARDER_EXCLUDES(mutex_);
   // What counts is being changed (its adapters): nothing is current until the end, and if it was changed the server is
   // proven again.
   void begin_change() LARDER_EXCLUDES(mutex_);
