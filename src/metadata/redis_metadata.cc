@@ -79,6 +79,11 @@ Status check_item(const ConfirmItem& item) {
   return check_key(item.key);
 }
 
+// The server has become another one's replica since the connection was made. Until version 7 the word stood within.
+bool is_from_replica(const RedisReply& reply) {
+  return reply.kind == RedisReply::Kind::kError && reply.text.find("READONLY ") != std::string::npos;
+}
+
 Status nonsense() { return unavailable("redis: an answer that makes no sense (other data under our prefix?)"); }
 
 std::uint64_t micros_up(Nanos duration) {
@@ -237,8 +242,10 @@ Result<std::vector<RedisReply>> RedisMetadata::run(RedisOperation operation, con
     if (!lent.is_ok()) return lent.status();
     std::unique_ptr<metadata::RedisConnection>& connection = lent->loan.connection();
     reply = evaluate(*connection, operation, command, deadline);
-    if (connection->is_broken()) connection.reset();
-    if (reply.is_ok() || reply.status().code() != StatusCode::kUnavailable || lent->is_fresh) break;
+    const bool only_reads = reply.is_ok() && is_from_replica(*reply);
+    if (connection->is_broken() || only_reads) connection.reset();
+    const bool is_broken_off = !reply.is_ok() && reply.status().code() == StatusCode::kUnavailable;
+    if (lent->is_fresh || !(is_broken_off || only_reads)) break;
     pool_.drop_idle();  // they are of the same age
   }
   if (!reply.is_ok()) return reply.status();

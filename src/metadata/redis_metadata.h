@@ -27,8 +27,8 @@
 // Threads: any; at most `connections` talk at the same time, the others wait.
 // Errors: kUnavailable: not reached, broken off, refused, or an answer that makes no sense. kDeadlineExceeded: no
 // answer within `timeout`, waiting for a connection and connecting included. kOverloaded: initialize() with
-// max_namespaces there. A connection that turns out dead (Redis was restarted) is replaced, and the call repeated: that
-// is safe.
+// max_namespaces there. A connection that turns out dead (Redis was restarted), or to lead to a server that only reads
+// (the name of the host has moved on), is replaced, and the call repeated: that is safe.
 // Cost: a round trip, and the time of Redis's one thread: measured on a shared core with batches of 128 keys, 4 us per
 // key for find, 16 with a lease, 40 for reserve + confirm, 60 when each evicts. About 600 bytes of Redis's memory per
 // used page with keys of 64 bytes. Initialising does not depend on the number of pages; clear() looks at every page

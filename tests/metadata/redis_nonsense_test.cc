@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server that is no Redis, or a mad one: every call ends in time, with a Status, whatever comes back.
+#include <atomic>
 #include <functional>
 
 #include "base/rng.h"
@@ -110,6 +111,30 @@ TEST(RedisNonsenseTest, AConnectionThatBreaksIsUnavailable) {
   }
   ScriptedServer server([](const std::vector<std::string>&) { return Answer{"", true}; });
   EXPECT_EQ(client_of(server)->stats().status().code(), StatusCode::kUnavailable);
+}
+
+// The name of the host leads to another server by now; the one behind the connection has become its replica.
+TEST(RedisNonsenseTest, AConnectionToAServerThatOnlyReadsIsNotKept) {
+  for (const char* const refusal :
+       {"-READONLY You can't write against a read only replica.\r\n",
+        "-ERR Error running script (call to f_1): @user_script:12: -READONLY You can't write\r\n"}) {
+    std::atomic<int> refused = 0;
+    int connections = 0;
+    bool is_replica = false;
+    ScriptedServer server([&](const std::vector<std::string>& words) {
+      if (words.at(0) == "INFO" && ++connections > 1) is_replica = false;
+      if (!words.at(0).starts_with("EVAL")) return Answer{"-ERR not allowed\r\n"};
+      refused += is_replica ? 1 : 0;
+      const Answer answer{is_replica ? refusal : "*1\r\n$2\r\nok\r\n"};
+      is_replica = connections == 1;  // from the second call on
+      return answer;
+    });
+    const auto service = client_of(server);
+    EXPECT_TRUE(service->stats().is_ok());
+    const Status second = service->stats().status();
+    EXPECT_TRUE(second.is_ok()) << second.to_string();
+    EXPECT_EQ(refused, 1);
+  }
 }
 
 TEST(RedisNonsenseTest, AServerThatDoesNotLetUsInIsUnavailable) {
