@@ -46,7 +46,7 @@ int bench_transfer(int argc, char** argv) {
       ->type_name("BYTES")
       ->check(whole_number())
       ->capture_default_str();
-  app.add_option("--staging-buffers", cuda.device.staging_buffers, "of stores of small pieces; 0: straight to the host")
+  app.add_option("--staging-buffers", cuda.device.staging_buffers, "of small pieces, in each direction; 0: straight")
       ->type_name("NUMBER")
       ->check(whole_number(0, 64))
       ->capture_default_str();

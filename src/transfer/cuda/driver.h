@@ -2,7 +2,7 @@
 // What Larder uses of a CUDA device: the driver API's memory, streams, events and copies, and one kernel of its own.
 //
 // Two implementations pass the same tests: NVIDIA's libcuda.so.1, found when the program runs (real_cuda_driver.cc),
-// and a fake without a GPU (tests) that is stricter: it refuses what the real one lets pass in silence.
+// and one without a GPU (sim/sim_cuda_driver.h) that is stricter: it refuses what the real one lets pass in silence.
 //
 // Handles are those of the driver API, which the runtime API shares: a CudaStream is a CUstream and a cudaStream_t.
 // The device's primary context is used, as the runtime API does, so that an engine's streams and memory fit.
@@ -61,7 +61,8 @@ class CudaDriver {
   [[nodiscard]] virtual Result<CudaStream> create_stream() = 0;
   [[nodiscard]] virtual Status destroy_stream(CudaStream stream) = 0;
   [[nodiscard]] virtual Status synchronize(CudaStream stream) = 0;
-  // Whether its work goes into a CUDA graph now, instead of to the device.
+  // Whether its work would go into a CUDA graph now, instead of to the device; or, of the default stream, end a
+  // capture.
   [[nodiscard]] virtual Result<bool> is_capturing(CudaStream stream) = 0;
 
   [[nodiscard]] virtual Result<CudaEventHandle> create_event() = 0;

@@ -199,9 +199,12 @@ class LibcudaDriver final : public CudaDriver {
   }
   Result<bool> is_capturing(CudaStream stream) override {
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
-    const auto call = [&] { return f_.cuStreamIsCapturing(static_cast<CUstream>(stream), &state); };
-    LARDER_RETURN_IF_ERROR(stream == nullptr ? inside(call, "cuStreamIsCapturing")
-                                             : status(call(), "cuStreamIsCapturing"));
+    CUresult result = CUDA_SUCCESS;
+    const auto call = [&] { return result = f_.cuStreamIsCapturing(static_cast<CUstream>(stream), &state); };
+    Status asked = stream == nullptr ? inside(call, "cuStreamIsCapturing") : status(call(), "cuStreamIsCapturing");
+    // The default stream, while a stream that waits for it is being captured: any work for it would end the capture.
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+    LARDER_RETURN_IF_ERROR(asked);
     return state != CU_STREAM_CAPTURE_STATUS_NONE;
   }
 
