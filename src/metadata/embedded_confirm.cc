@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "metadata/embedded_impl.h"
+#include "metadata/request_checks.h"
 
 namespace larder {
 
@@ -19,7 +20,7 @@ Status EmbeddedMetadata::plan_confirm(const ConfirmRequest& request, ConfirmWork
   const MetadataNamespace* last = nullptr;
   std::size_t last_space = 0;
   const auto add = [&](const ConfirmItem& item, std::size_t group, std::vector<ConfirmWork::Item>& items) -> Status {
-    LARDER_RETURN_IF_ERROR(check_key(item.key));
+    LARDER_RETURN_IF_ERROR(metadata::check_key(item.key));
     if (item.name_space == nullptr || item.name_space != last) {
       const Result<Space*> space = space_of(item.name_space);
       if (!space) return space.status();

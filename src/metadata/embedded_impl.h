@@ -43,8 +43,4 @@ struct EmbeddedMetadata::ConfirmWork {
 // The end of a call that was given no memory; short enough to need none.
 [[nodiscard]] inline Status out_of_memory() { return unavailable("out of memory"); }
 
-// Of a namespace's name or a key that comes from a caller.
-[[nodiscard]] Status check_namespace(const MetadataNamespace& name_space);
-[[nodiscard]] Status check_key(std::string_view key);
-
 }  // namespace larder

@@ -7,10 +7,13 @@
 
 #include "base/log.h"
 #include "metadata/embedded_impl.h"
+#include "metadata/request_checks.h"
 
 namespace larder {
 namespace {
 
+using metadata::check_key;
+using metadata::check_namespace;
 using metadata::HashedKey;
 using metadata::record_bytes;
 using metadata::Ticket;
@@ -19,22 +22,6 @@ constexpr std::size_t kKeysPerLock = 1024;                          // or pages:
 constexpr std::uint64_t kGenerationBlock = std::uint64_t{1} << 20;  // one sync of the journal each
 
 }  // namespace
-
-Status check_namespace(const MetadataNamespace& name_space) {
-  const auto is_bad = [](char c) { return c == ':' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (name_space.name.empty() || name_space.text().size() > kMaxNamespaceBytes ||
-      std::any_of(name_space.name.begin(), name_space.name.end(), is_bad)) {
-    return invalid_argument("a namespace's name has 1 to " + std::to_string(kMaxNamespaceBytes) +
-                            " bytes with its rank, no ':' and no control characters");
-  }
-  return Status::ok();
-}
-
-Status check_key(std::string_view key) {
-  if (!key.empty() && key.size() <= kMaxKeyBytes) return Status::ok();
-  return invalid_argument("a key has 1 to " + std::to_string(kMaxKeyBytes) + " bytes, not " +
-                          std::to_string(key.size()));
-}
 
 EmbeddedMetadata::EmbeddedMetadata(const EmbeddedMetadataOptions& options, Clock& clock,
                                    std::unique_ptr<metadata::Journal> journal)
@@ -72,7 +59,7 @@ Status EmbeddedMetadata::recover() {
     LockGuard guard(registry_mutex_);
     // Numbers are given out without gaps, and records come in their order.
     if (id != by_id.size()) return corrupt("the metadata journal lacks namespace " + std::to_string(by_id.size()));
-    if (pages == 0 || pages > kMaxNamespacePages || !check_namespace(name_space).is_ok() ||
+    if (!metadata::check_pages(pages).is_ok() || !check_namespace(&name_space).is_ok() ||
         spaces_.contains(name_space)) {
       return corrupt("the metadata journal has a strange namespace '" + name_space.text() + "'");
     }
@@ -104,8 +91,7 @@ Status EmbeddedMetadata::recover() {
 }
 
 Result<EmbeddedMetadata::Space*> EmbeddedMetadata::space_of(const MetadataNamespace* name_space) {
-  if (name_space == nullptr) return invalid_argument("a request without a namespace");
-  LARDER_RETURN_IF_ERROR(check_namespace(*name_space));
+  LARDER_RETURN_IF_ERROR(check_namespace(name_space));
   LockGuard guard(registry_mutex_);
   const auto found = spaces_.find(*name_space);
   if (found == spaces_.end()) return not_found("namespace '" + name_space->text() + "' was never initialised");
@@ -120,11 +106,8 @@ std::vector<EmbeddedMetadata::Space*> EmbeddedMetadata::spaces() {
 }
 
 Result<std::uint64_t> EmbeddedMetadata::initialize(const MetadataNamespace& name_space, std::uint64_t pages) try {
-  LARDER_RETURN_IF_ERROR(check_namespace(name_space));
-  if (pages == 0 || pages > kMaxNamespacePages) {
-    return invalid_argument("a namespace has 1 to " + std::to_string(kMaxNamespacePages) + " pages, not " +
-                            std::to_string(pages));
-  }
+  LARDER_RETURN_IF_ERROR(check_namespace(&name_space));
+  LARDER_RETURN_IF_ERROR(metadata::check_pages(pages));
   LARDER_RETURN_IF_ERROR(log_.admit());
   Ticket defined = 0;
   std::uint64_t given = 0;
@@ -193,10 +176,7 @@ Result<std::vector<std::vector<Reserved>>> EmbeddedMetadata::reserve(const Metad
     const Result<Space*> space = space_of(items.name_space);
     if (!space) return space.status();
     spaces.push_back(*space);
-    for (const ReserveItem& item : items.items) {
-      LARDER_RETURN_IF_ERROR(check_key(item.key));
-      if (!item.parent.empty()) LARDER_RETURN_IF_ERROR(check_key(item.parent));
-    }
+    for (const ReserveItem& item : items.items) LARDER_RETURN_IF_ERROR(metadata::check_item(item));
   }
   LARDER_RETURN_IF_ERROR(log_.admit());
   ttl = std::min(ttl, options_.max_ttl);

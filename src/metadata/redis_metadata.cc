@@ -10,9 +10,12 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "metadata/request_checks.h"
 
 namespace larder {
 
+using metadata::check_key;
+using metadata::check_namespace;
 using metadata::RedisDurability;
 using metadata::RedisOperation;
 using metadata::RedisReply;
@@ -55,24 +58,6 @@ namespace {
 // Up to which Lua's numbers are exact.
 constexpr std::int64_t kMaxExact = std::int64_t{1} << 53;
 constexpr std::uint64_t kPagesPerClear = 512;
-
-Status check_namespace(const MetadataNamespace* name_space) {
-  if (name_space == nullptr) return invalid_argument("a request without a namespace");
-  const auto is_bad = [](char c) { return c == ':' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  const std::string& name = name_space->name;
-  if (!name.empty() && name_space->text().size() <= kMaxNamespaceBytes &&
-      std::none_of(name.begin(), name.end(), is_bad)) {
-    return Status::ok();
-  }
-  return invalid_argument("a namespace's name has 1 to " + std::to_string(kMaxNamespaceBytes) +
-                          " bytes with its rank, no ':' and no control characters");
-}
-
-Status check_key(std::string_view key) {
-  if (!key.empty() && key.size() <= kMaxKeyBytes) return Status::ok();
-  return invalid_argument("a key has 1 to " + std::to_string(kMaxKeyBytes) + " bytes, not " +
-                          std::to_string(key.size()));
-}
 
 Status check_item(const ConfirmItem& item) {
   LARDER_RETURN_IF_ERROR(check_namespace(item.name_space));
@@ -266,10 +251,7 @@ Result<std::vector<RedisReply>> RedisMetadata::run(RedisOperation operation, con
 
 Result<std::uint64_t> RedisMetadata::initialize(const MetadataNamespace& name_space, std::uint64_t pages) {
   LARDER_RETURN_IF_ERROR(check_namespace(&name_space));
-  if (pages == 0 || pages > kMaxNamespacePages) {
-    return invalid_argument("a namespace has 1 to " + std::to_string(kMaxNamespacePages) + " pages, not " +
-                            std::to_string(pages));
-  }
+  LARDER_RETURN_IF_ERROR(metadata::check_pages(pages));
   Command command;
   command.add_base(base_of(name_space));
   command.add_number(pages);
@@ -331,10 +313,7 @@ Result<std::vector<std::vector<Reserved>>> RedisMetadata::reserve(const Metadata
   std::vector<std::size_t> sizes;
   for (const ReserveItems& items : wanted) {
     LARDER_RETURN_IF_ERROR(check_namespace(items.name_space));
-    for (const ReserveItem& item : items.items) {
-      LARDER_RETURN_IF_ERROR(check_key(item.key));
-      if (!item.parent.empty()) LARDER_RETURN_IF_ERROR(check_key(item.parent));
-    }
+    for (const ReserveItem& item : items.items) LARDER_RETURN_IF_ERROR(metadata::check_item(item));
     answer[sizes.size()].reserve(items.items.size());
     sizes.push_back(items.items.size());
   }

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "metadata/journal_records.h"
+#include "metadata/request_checks.h"
 #include "server/json_reader.h"
 #include "server/reference_routes.h"
 #include "server/text_table.h"
@@ -29,13 +30,8 @@ Result<MetadataNamespace> parse_name(const std::string& text) {
     return invalid_argument("'" + text + "': a namespace is \"<rank>:<name>\" or \"<rank>\", and the rank a number");
   }
   // What the service would refuse must not get into its journal, which it could not read any more.
-  bool is_name = !name.name.empty() && name.text().size() <= kMaxNamespaceBytes;
-  for (const char c : name.name) is_name = is_name && c != ':' && static_cast<unsigned char>(c) >= 0x20 && c != 0x7F;
-  if (!is_name) {
-    return invalid_argument(
-        fmt::format("'{}': the name must have 1 to {} bytes with its rank, none of them ':' or a control character",
-                    text, kMaxNamespaceBytes));
-  }
+  const Status named = metadata::check_namespace(&name);
+  if (!named.is_ok()) return invalid_argument("'" + text + "': " + named.message());
   return name;
 }
 
