@@ -290,28 +290,26 @@ bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end
   note_cached(*cached);
   hold_.contents().computed(part, resume_, false, parts_.slots.habits());
   resume_ = end;
-  if (!is_current()) return false;
+  return is_current() && save_slot(part, salt, false);
+}
+
+bool CompletionRelay::save_slot(std::span<const TokenId> prompt, const std::string& salt, bool has_answer) {
   const TimePoint begun = parts_.clock.now();
   std::string name = parts_.saver.name();
   const Status saved = upstream_.save_slot(hold_.slot(), name);
   parts_.metrics.save_seconds.observe(seconds_since(begun, parts_.clock));
-  if (!saved.is_ok()) {
-    parts_.metrics.saves(SaveOutcome::kRefused).increment();
-    log_warning("proxy", "llama-server did not save a slot: " + saved.to_string());
-    parts_.saver.discard(name);
-    return false;
+  if (saved.is_ok() && is_still()) {
+    parts_.saver.save(std::move(name), prompt, salt, has_answer);
+    return true;
   }
-  return keep(std::move(name), part, salt, false);
-}
-
-bool CompletionRelay::keep(std::string name, std::span<const TokenId> prompt, const std::string& salt,
-                           bool has_answer) {
-  if (!is_still()) {
-    parts_.saver.discard(name);
-    return false;
-  }
-  parts_.saver.save(std::move(name), prompt, salt, has_answer);
-  return true;
+  parts_.saver.discard(name);
+  if (saved.is_ok()) return false;  // it may be of another llama-server
+  parts_.metrics.saves(SaveOutcome::kRefused).increment();
+  if (reply_.is_gone()) return false;
+  const auto space = parts_.files.space(parts_.slot_directory);  // llama-server does not say that it is full
+  log_warning("proxy", fmt::format("llama-server did not save a slot: {} ({} has {} bytes free)", saved.to_string(),
+                                   parts_.slot_directory, space.is_ok() ? space->free_bytes : 0));
+  return false;
 }
 
 // A client that has left is no reason to empty a slot: llama-server compares the tokens of the next prompt itself. One
@@ -354,15 +352,7 @@ bool CompletionRelay::is_answer_to(const LlamaRequest& asked, std::span<const To
 void CompletionRelay::save_answer(std::span<const TokenId> prompt, std::span<const TokenId> certain,
                                   std::uint64_t known, const std::string& salt) {
   if (hold_.contents().is_unknown() || last_restore_point(prompt.size(), parts_.saves.page_size) <= known) return;
-  std::string name = parts_.saver.name();
-  const TimePoint begun = parts_.clock.now();
-  const Status saved = upstream_.save_slot(hold_.slot(), name);
-  parts_.metrics.save_seconds.observe(seconds_since(begun, parts_.clock));
-  if (!saved.is_ok()) {
-    parts_.saver.discard(name);
-    return parts_.metrics.saves(SaveOutcome::kRefused).increment();
-  }
-  (void)keep(std::move(name), certain, salt, true);
+  (void)save_slot(certain, salt, true);
 }
 
 Result<unsigned> CompletionRelay::forward(std::string body) {

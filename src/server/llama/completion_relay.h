@@ -113,8 +113,8 @@ class CompletionRelay {
   void note_cached(std::uint64_t cached);
   // Computes and saves up to `end`; false: not done, and no further place is tried.
   [[nodiscard]] bool save_at(std::span<const TokenId> prompt, std::uint64_t end, const std::string& salt);
-  // Hands a file over that llama-server has written; false: it may be of another one.
-  [[nodiscard]] bool keep(std::string name, std::span<const TokenId> prompt, const std::string& salt, bool has_answer);
+  // As SlotSaver::save(). False: nothing is kept.
+  [[nodiscard]] bool save_slot(std::span<const TokenId> prompt, const std::string& salt, bool has_answer);
   // certain: the tokens of the prompt that the slot must have for the save to be taken.
   void save_answer(std::span<const TokenId> prompt, std::span<const TokenId> certain, std::uint64_t known,
                    const std::string& salt);
