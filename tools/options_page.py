@@ -202,6 +202,8 @@ def command_options(path, has_cache_options):
     for text in texts:
         for match in re.finditer(r'(\w+)\(\s*"((?:-\w,)?--[\w-]+)",\s*([^,"]+?),\s*' + LITERALS, text):
             call, name, member, help_text = match.groups()
+            if call.startswith("check_"):
+                continue  # of one option beside another, not of what an option is
             meaning, default = split_default(joined(help_text)) if "(" in help_text else (joined(help_text), "")
             if call == "add_flag":
                 meaning, default = joined(help_text), "off"
@@ -282,8 +284,8 @@ def page():
              "`replay`, `sim`, `store`, `quickstart`).", "",
              "## `larder serve`: the small engine", "",
              "Names are SGLang's where the thing is the same. In a file (`--config`) the keys are the names without",
-             "dashes in front, with `-` or `_` between words. An unknown option is an error that names the nearest",
-             "known one.", ""]
+             "dashes in front, with `-` or `_` between words; `--log-level` and `--log-format` stand on the command",
+             "line alone. An unknown option is an error that names the nearest known one.", ""]
     lines += serve_tables()
     lines += ["## What SGLang has and `larder serve` has not", "",
               "A start command of SGLang can be pasted. What changes nothing here is taken, and the log says so; the",

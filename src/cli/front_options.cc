@@ -26,12 +26,12 @@ void add_trace_options(CLI::App& app, CacheOptions& o) {
   app.add_option("--record-trace-key", o.trace.key_file,
                  "holds the key of its hashes, so that files can be joined; none: a key is drawn at the start")
       ->type_name("FILE");
-  app.add_option("--record-trace-block", o.trace.block_tokens, "that one hash of the trace stands for")
+  app.add_option("--record-trace-block", o.trace.block_tokens, "tokens that one hash of the trace stands for")
       ->check(whole_number(1, 1u << 20))
       ->capture_default_str()
       ->type_name("TOKENS");
   app.add_option("--record-trace-max-size", o.trace.max_size,
-                 "of the trace, in bytes, or with Ki, Mi, Gi; recording ends there")
+                 "most bytes of the trace, also with Ki, Mi, Gi; recording ends there")
       ->capture_default_str()
       ->type_name("SIZE");
 }
@@ -68,26 +68,31 @@ Status check_host_bytes(const char* option, double bytes) {
 }
 
 void add_cache_options(CLI::App& app, CacheOptions& o) {
-  app.add_option("--host-memory", o.host_memory, "for prefixes: bytes, or with Ki, Mi, Gi")->capture_default_str();
+  app.add_option("--host-memory", o.host_memory, "host memory for prefixes: bytes, also with Ki, Mi, Gi")
+      ->capture_default_str()
+      ->type_name("SIZE");
   CLI::Option* const store =
       app.add_option("--store", o.store, "a folder in which prefixes survive restarts; none: host memory only")
           ->type_name("DIR");
   app.add_option("--store-size", o.store_size,
-                 "of it, in bytes or as a share of the disk; full: what was used longest ago goes")
+                 "most bytes of the store, or a share of its disk; when it is full, what was used longest ago goes")
       ->capture_default_str()
+      ->type_name("SIZE")
       ->needs(store);
   app.add_option("--kv-events-config", o.kv_events_config,
                  "tell routers of pages on the host: {\"publisher\":\"zmq\", ...}; none: nobody is told")
       ->type_name("JSON");
-  app.add_option("--tenant-limits", o.tenant_limits, "floors and ceilings of tenants on the host, JSON or TOML; none")
+  app.add_option("--tenant-limits", o.tenant_limits,
+                 "floors and ceilings of tenants on the host, JSON or TOML; none: no limits")
       ->type_name("FILE");
   const auto tokens = [&](const char* name, auto& value, const char* help, std::uint64_t least, std::uint64_t most) {
     app.add_option(name, value, help)->check(whole_number(least, most))->capture_default_str()->type_name("TOKENS");
   };
-  tokens("--page-size", o.saves.page_size, "in a page", 2, 65536);
-  tokens("--checkpoint-grid", o.saves.grid, "a restore point after so many, where nothing else asks for one; 0: none",
-         0, 1u << 30);
-  tokens("--checkpoint-spacing", o.saves.spacing, "restore points are at least so far from each other", 1, 1u << 30);
+  tokens("--page-size", o.saves.page_size, "tokens in a page", 2, 65536);
+  tokens("--checkpoint-grid", o.saves.grid,
+         "a restore point after so many tokens, where nothing else asks for one; 0: none", 0, 1u << 30);
+  tokens("--checkpoint-spacing", o.saves.spacing, "restore points are at least so many tokens from each other", 1,
+         1u << 30);
   app.add_flag("--hash-model", o.hashes_data,
                "read all of the model for its identity, not only its head and 2,048 samples");
   add_trace_options(app, o);

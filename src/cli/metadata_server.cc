@@ -52,10 +52,12 @@ struct ServerOptions {
 };
 
 void add_metadata_options(CLI::App& app, ServerOptions& o) {
-  app.add_option("--host", o.host, "address to listen on; other than loopback needs --api-key")->capture_default_str();
-  app.add_option("--port", o.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
+  app.add_option("--host", o.host, "address to listen on; any but loopback needs a key")->capture_default_str();
+  app.add_option("--port", o.port, "port to listen on; 0: any free one")
+      ->check(whole_number(0, 65535))
+      ->capture_default_str();
   app.add_option("--api-key", o.api_key,
-                 "clients must send it: as a bearer, or as the password in http://larder:KEY@host:port");
+                 "key that clients must send: as a bearer, or as the password in http://larder:KEY@host:port");
   app.add_option("--api-key-file", o.api_key_file, "holds that key; or the variable LARDER_METADATA_API_KEY")
       ->type_name("FILE");
   add_tls_options(app, o.tls);
@@ -69,20 +71,22 @@ void add_metadata_options(CLI::App& app, ServerOptions& o) {
       ->capture_default_str();
   app.add_option("--max-io-lifetime", o.max_io_lifetime, "seconds that a write given up may still take")
       ->capture_default_str();
-  app.add_option("--client-lease", o.client_lease, "as --max-lease, of the reference's clients, which ask for none")
+  app.add_option("--client-lease", o.client_lease,
+                 "seconds, as --max-lease, of the reference's clients, which ask for none")
       ->capture_default_str();
-  app.add_option("--client-reservation", o.client_reservation, "as --max-reservation, of the reference's clients")
+  app.add_option("--client-reservation", o.client_reservation,
+                 "seconds, as --max-reservation, of the reference's clients")
       ->capture_default_str();
-  app.add_option("--max-namespaces", o.max_namespaces, "rank and pool make one")
+  app.add_option("--max-namespaces", o.max_namespaces, "most namespaces; a rank and a pool make one")
       ->check(whole_number(1))
       ->capture_default_str();
-  app.add_option("--max-pages", o.max_pages, "of a namespace: nobody gets more")
+  app.add_option("--max-pages", o.max_pages, "most pages of a namespace, whatever its clients ask for")
       ->check(whole_number(1, kMaxNamespacePages))
       ->capture_default_str();
-  app.add_option("--io-threads", o.io_threads, "that serve connections")
+  app.add_option("--io-threads", o.io_threads, "threads that serve connections")
       ->check(whole_number(1, 256))
       ->capture_default_str();
-  app.add_option("--max-connections", o.max_connections, "further ones get 503")
+  app.add_option("--max-connections", o.max_connections, "connections at once; further ones get 503")
       ->check(whole_number(1, kMostConnections))
       ->capture_default_str();
   add_log_options(app, o.log);

@@ -45,7 +45,9 @@ struct ProxyOptions {
 
 void add_proxy_server_options(CLI::App& app, ProxyOptions& o) {
   app.add_option("--host", o.host, "address to listen on")->capture_default_str();
-  app.add_option("--port", o.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
+  app.add_option("--port", o.port, "port to listen on; 0: any free one")
+      ->check(whole_number(0, 65535))
+      ->capture_default_str();
   add_tls_options(app, o.tls);
   app.add_option("--upstream", o.upstream, "a llama-server that runs already; else the command behind -- is started")
       ->type_name("URL");
@@ -59,7 +61,8 @@ void add_proxy_server_options(CLI::App& app, ProxyOptions& o) {
                  "where slot files lie for a moment; with --upstream the folder of its --slot-save-path. In memory is "
                  "fastest: a fresh folder in /dev/shm, if nothing is given")
       ->type_name("DIR");
-  app.add_option("--max-requests", o.requests, "at once, those that wait for a slot included; more get 503")
+  app.add_option("--max-requests", o.requests,
+                 "requests at once, those that wait for a slot included; further ones get 503")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
   add_log_options(app, o.log);
@@ -208,7 +211,7 @@ int proxy_command(int argc, char** argv) {
   add_proxy_server_options(app, options);
   add_cache_options(app, options.cache);
   add_proxy_model_options(app, options);
-  app.add_option("command", options.command, "llama-server and its options, behind --")->type_name("...");
+  app.add_option("command", options.command, "llama-server and its options, behind --")->type_name("");
   app.footer(
       "\nExamples:\n"
       "  larder proxy --store /var/tmp/larder -- llama-server -m model.gguf -c 32768 -np 4\n"

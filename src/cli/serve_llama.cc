@@ -63,7 +63,7 @@ struct LlamaOptions {
 void add_llama_model_options(CLI::App& app, LlamaOptions& o) {
   ServeSettings& s = o.settings;
   app.add_option("-m,--model", s.model_path, "the model's file")->required()->type_name("GGUF");
-  app.add_option("-c,--ctx-size", s.context_tokens, "of all requests together")
+  app.add_option("-c,--ctx-size", s.context_tokens, "context of all requests together, in tokens")
       ->check(whole_number(64, 1u << 30))
       ->capture_default_str()
       ->type_name("TOKENS");
@@ -72,28 +72,32 @@ void add_llama_model_options(CLI::App& app, LlamaOptions& o) {
       ->check(whole_number(16, 65536))
       ->capture_default_str()
       ->type_name("TOKENS");
-  app.add_option("-t,--threads", s.threads, "0: one less than there are processors")
+  app.add_option("-t,--threads", s.threads, "threads that compute; 0: one less than there are processors")
       ->check(whole_number(0, 1024))
       ->capture_default_str();
   app.add_option("--gpu-layers", s.gpu_layers, "layers on a GPU, where llama.cpp was built for one")
       ->check(whole_number(0, 100000))
       ->capture_default_str();
-  app.add_option("--cache-type-k", s.cache_type_k, "of keys: f16, q8_0, ...")->capture_default_str();
-  app.add_option("--cache-type-v", s.cache_type_v, "of values")->capture_default_str();
+  app.add_option("--cache-type-k", s.cache_type_k, "type of cached keys: f16, q8_0, ...")->capture_default_str();
+  app.add_option("--cache-type-v", s.cache_type_v, "type of cached values")->capture_default_str();
   app.add_option("--alias", s.alias, "the model's name in answers; else its file's name")->type_name("NAME");
-  app.add_option("--chat-template-file", o.template_file, "Jinja; else the model's own")->type_name("FILE");
+  app.add_option("--chat-template-file", o.template_file, "chat template, Jinja; else the model's own")
+      ->type_name("FILE");
 }
 
 void add_llama_server_options(CLI::App& app, LlamaOptions& o) {
   ServeSettings& s = o.settings;
   s.listen.port = 8080;
   app.add_option("--host", s.listen.host, "address to listen on")->capture_default_str();
-  app.add_option("--port", s.listen.port, "0: any free one")->check(whole_number(0, 65535))->capture_default_str();
+  app.add_option("--port", s.listen.port, "port to listen on; 0: any free one")
+      ->check(whole_number(0, 65535))
+      ->capture_default_str();
   app.add_option("--api-key-file", o.key_file, "holds the key that requests must bring; or LARDER_API_KEY")
       ->type_name("FILE");
   add_tls_options(app, s.listen.tls);
   app.add_flag("--allow-no-key", o.allows_no_key, "other machines may use the model without a key");
-  app.add_option("--max-requests", s.workers, "at once, those that wait for a slot included; more get 503")
+  app.add_option("--max-requests", s.workers,
+                 "requests at once, those that wait for a slot included; further ones get 503")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
   add_log_options(app, o.log);

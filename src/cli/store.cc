@@ -25,7 +25,7 @@ constexpr std::size_t kStoreThreads = 4, kStoreQueue = 4096;
 constexpr std::size_t kShownDigits = 16;
 constexpr const char* kExitCodes =
     "Exit codes: 0 done and nothing wrong; 1 damage was found, or not everything could be done; 2 wrong arguments;\n"
-    "3 refused: no store there, in use by another process, or the disk failed.";
+    "3 refused: no store there, in use by another process, another user's (to root), or the disk failed.";
 
 struct StoreCommand {
   const char* name;

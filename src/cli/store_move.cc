@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/inbox.h"
+#include "cli/real_store_owner.h"
 #include "cli/store.h"
 #include "server/text_table.h"
 #include "storage/file/store_archive.h"
@@ -215,6 +216,9 @@ int store_import(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_flag("--dry-run", o.dry_run, "only check the archive");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  if (const Status owner = check_store_owner(o.store.directories); !owner.is_ok() && !o.dry_run) {
+    return store_failure("import", owner);
+  }
   return run_import(o);
 }
 
@@ -225,6 +229,8 @@ int store_clear(int argc, char** argv) {
   app.add_option("--namespace", arguments.space, "only this namespace: its first hex digits, or all 64")
       ->type_name("HEX");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  if (const Status owner = check_store_owner(arguments.directories); !owner.is_ok())
+    return store_failure("clear", owner);
   return run_clear(arguments);
 }
 
@@ -239,6 +245,8 @@ int store_forget(int argc, char** argv) {
       ->allow_extra_args(false)
       ->required();
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  if (const Status owner = check_store_owner(arguments.directories); !owner.is_ok())
+    return store_failure("forget", owner);
   return run_forget(arguments, volumes);
 }
 

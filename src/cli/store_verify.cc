@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/real_store_owner.h"
 #include "cli/store.h"
 #include "server/text_table.h"
 #include "storage/file/store_check.h"
@@ -156,6 +157,10 @@ int store_fsck(int argc, char** argv) {
   app.add_flag("--repair", options.repair,
                "mend: cut torn tails, write missing footers and headers, remove groups with damaged pages");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  if (options.repair) {
+    if (const Status owner = check_store_owner(arguments.directories); !owner.is_ok())
+      return store_failure("fsck", owner);
+  }
   Result<CheckReport> report = CheckReport{};
   {
     ProgressBar bar("fsck");

@@ -9,6 +9,7 @@ Each case runs the command. None of them may start its work: nothing is on stand
 
 import concurrent.futures
 import http.server
+import os
 import pathlib
 import subprocess
 import sys
@@ -218,6 +219,18 @@ CASES = [
     (3, "conformance --backend plugin --extra library=@/no.so", ["@/no.so: cannot open shared object file"]),
 ]
 
+# As root, on the store of another user, OTHERS: what root writes there, that user's server could not open.
+NOBODY = 65534
+CASES_OF_ROOT = [
+    (3, f"store {words}", [f"larder store {words.split()[0]}: OTHERS belongs to user ", "as that user: ", "nobody"])
+    for words in ("fsck OTHERS --repair", "clear OTHERS", "forget OTHERS --volume 1", "import @/archive @/new OTHERS")
+] + [
+    # What only reads goes on, and finds that no store is there.
+    (3, "store fsck OTHERS", ["OTHERS: no file store is there"]),
+    (3, "store verify OTHERS", ["OTHERS: no file store is there"]),
+    (3, "store export @/archive OTHERS", ["OTHERS: no file store is there"]),
+]
+
 
 # Answers as one that has loaded its model; everything else needs the key, and is of no version that is known.
 LLAMA_SERVER = """#!/usr/bin/env python3
@@ -280,6 +293,10 @@ def put_files(directory):
         path = pathlib.Path(directory, name)
         path.write_text(text)
         path.chmod(0o700)
+    others = pathlib.Path(directory, "others")
+    others.mkdir()
+    if os.geteuid() == 0:
+        os.chown(others, NOBODY, NOBODY)
 
 
 def problems_of(binary, places, case):
@@ -309,11 +326,17 @@ def main():
     binary = sys.argv[1]
     with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(4) as pool:
         put_files(directory)
-        places = {"@": directory, "ASKS": start_server(AsksForKey), "OTHER": start_server(OtherServer)}
-        found = [p for case in pool.map(lambda case: problems_of(binary, places, case), CASES) for p in case]
+        places = {
+            "OTHERS": f"{directory}/others",
+            "@": directory,
+            "ASKS": start_server(AsksForKey),
+            "OTHER": start_server(OtherServer),
+        }
+        cases = CASES + (CASES_OF_ROOT if os.geteuid() == 0 else [])
+        found = [p for case in pool.map(lambda case: problems_of(binary, places, case), cases) for p in case]
     for problem in found:
         print(problem)
-    print(f"{len(CASES)} command lines, {len(found)} problems")
+    print(f"{len(cases)} command lines, {len(found)} problems")
     return 1 if found else 0
 
 
