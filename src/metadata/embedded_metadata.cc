@@ -30,7 +30,7 @@ EmbeddedMetadata::EmbeddedMetadata(const EmbeddedMetadataOptions& options, Clock
 EmbeddedMetadata::~EmbeddedMetadata() = default;
 
 Result<std::unique_ptr<EmbeddedMetadata>> EmbeddedMetadata::create(const EmbeddedMetadataOptions& options, Clock& clock,
-                                                                   std::unique_ptr<metadata::Journal> journal) {
+                                                                   std::unique_ptr<metadata::Journal> journal) try {
   const Nanos zero{0};
   if (options.max_lease < zero || options.max_ttl <= zero || options.max_io_lifetime < zero ||
       options.max_namespaces == 0 || options.max_pages == 0 || options.max_pages > kMaxNamespacePages) {
@@ -39,6 +39,8 @@ Result<std::unique_ptr<EmbeddedMetadata>> EmbeddedMetadata::create(const Embedde
   std::unique_ptr<EmbeddedMetadata> service(new EmbeddedMetadata(options, clock, std::move(journal)));
   if (service->log_.has_journal()) LARDER_RETURN_IF_ERROR(service->recover());
   return service;
+} catch (const std::exception&) {
+  return out_of_memory();
 }
 
 EmbeddedMetadata::Space& EmbeddedMetadata::add_space(Spaces& into, metadata::NamespaceId id,

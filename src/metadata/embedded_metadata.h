@@ -3,8 +3,8 @@
 //
 // Purpose: MetadataService over one PageTable per namespace (metadata/page_table.h) and one journal for all of them.
 // Threads: any. One lock per namespace (rank kMetadata), never two at once, and no I/O under any: an answer waits for
-// the journal after the locks are gone (metadata/commit_log.h). Changes of one call to several namespaces are in the
-// journal together or not at all.
+// the journal after the locks are gone (metadata/commit_log.h). A confirmation is in the journal with all its groups
+// and namespaces or not at all; other calls are there one namespace after the other, a clear() in parts.
 // Durability with a journal: what was answered survives kill -9. A power cut of the machine loses the last changes that
 // were not asked for as `durable` (namespaces, clears, and what keeps generations from repeating always are).
 // After a restart stored pages count as leased for max_lease, and used pages that hold no key rest for the longer of
@@ -43,7 +43,7 @@ struct EmbeddedMetadataOptions {
 class EmbeddedMetadata final : public MetadataService {
  public:
   // Reads what the journal has. journal null: nothing outlives the object. `clock` outlives the object.
-  // kInvalidArgument: an option. kCorrupt, kUnsupported, kUnavailable: the journal.
+  // kInvalidArgument: an option. kCorrupt, kUnsupported, kUnavailable: the journal; kUnavailable: memory, too.
   [[nodiscard]] static Result<std::unique_ptr<EmbeddedMetadata>> create(
       const EmbeddedMetadataOptions& options, Clock& clock, std::unique_ptr<metadata::Journal> journal = nullptr);
   ~EmbeddedMetadata() override;

@@ -6,9 +6,10 @@
 // Threads: any. A call waits for a free connection, and has it to itself until its answer is there.
 // Time: a call fails with kDeadlineExceeded when nothing moves for `timeout` (also while it connects), or no connection
 // becomes free in it.
-// Retries: once, on a new connection, when the connection breaks before the whole answer is there: what the first
-// request did is unknown, and its session makes the second one answer the same. (remove() and clear() then count what
-// the second one still found.) An answer is never asked for twice, nor a silent server.
+// Retries: once, on a new connection, when the connection breaks before the whole answer is there (besides what
+// HttpClient does where one that was kept is closed): what the first request did is unknown, and its session makes the
+// second one answer the same. (remove() and clear() then count what the second one still found.) An answer is never
+// asked for twice, nor a silent server.
 // Errors: as WireMetadata; besides kInvalidArgument: the server wants another key; kUnsupported: it is no metadata
 // server, or of another version.
 #pragma once

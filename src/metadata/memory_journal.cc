@@ -33,7 +33,6 @@ void MemoryDisk::apply(const JournalBatch& batch, Records& records) {
 void MemoryDisk::sync_all() {
   for (const JournalBatch& batch : unsynced_) apply(batch, synced_);
   unsynced_.clear();
-  ++syncs_;
 }
 
 void MemoryDisk::set_mood(Mood mood) {
@@ -51,11 +50,6 @@ void MemoryDisk::cut_power(std::size_t kept) {
 std::size_t MemoryDisk::unsynced_writes() const {
   LockGuard guard(mutex_);
   return unsynced_.size();
-}
-
-std::uint64_t MemoryDisk::syncs() const {
-  LockGuard guard(mutex_);
-  return syncs_;
 }
 
 void MemoryDisk::plant(std::string_view key, std::string_view value) {

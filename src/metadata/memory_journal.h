@@ -28,7 +28,6 @@ class MemoryDisk {
   // A power cut: of the writes that were not synced only the first `kept` are there.
   void cut_power(std::size_t kept) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::size_t unsynced_writes() const LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] std::uint64_t syncs() const LARDER_EXCLUDES(mutex_);
   // Puts a record there by hand, synced.
   void plant(std::string_view key, std::string_view value) LARDER_EXCLUDES(mutex_);
 
@@ -46,7 +45,6 @@ class MemoryDisk {
   Records written_ LARDER_GUARDED_BY(mutex_);
   Records synced_ LARDER_GUARDED_BY(mutex_);
   std::vector<JournalBatch> unsynced_ LARDER_GUARDED_BY(mutex_);
-  std::uint64_t syncs_ LARDER_GUARDED_BY(mutex_) = 0;
 };
 
 [[nodiscard]] std::unique_ptr<Journal> open_memory_journal(std::shared_ptr<MemoryDisk> disk);

@@ -5,8 +5,8 @@
 // owner passes the time and writes down what the answers say has changed.
 // Threads: confined (EmbeddedMetadata holds one lock per namespace). Time that goes back counts as standing still.
 // Cost: O(1) amortised per key, O(log n) in the number of reservations for their deadlines and of pages for evictions
-// behind an evicted child; independent of the number of stored keys. clear(), recover() and check() look at every page
-// that was ever used. Memory: about 150 bytes per page that was ever used.
+// behind an evicted child; independent of the number of stored keys. recovered(), check() and all parts of a clear()
+// look at every page that was ever used. Memory: about 150 bytes per page that was ever used.
 //
 // Eviction: stored pages without stored children are leaves, in a list by recency. A page becomes a leaf when its last
 // child goes; its recency then lies somewhere in the list, so those "late" leaves are in a heap, and the victim is the

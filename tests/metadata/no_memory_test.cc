@@ -64,10 +64,24 @@ class NoMemoryTest : public EmbeddedHarness, public ::testing::Test {
  protected:
   const MetadataNamespace space_{0, "kv"};
   const std::string old_ = std::string(200, 'o'), new_ = std::string(200, 'n');  // too long for a page's entry
-
- private:
   std::shared_ptr<metadata::MemoryDisk> disk_;
 };
+
+TEST_F(NoMemoryTest, AnOpeningIsRefusedAndMayBeRepeated) {
+  std::size_t number = 1;
+  for (bool has_failed = true; has_failed && number < kMostAllocations; ++number) {
+    (void)fresh();
+    auto journal = metadata::open_memory_journal(disk_);
+    Result<std::unique_ptr<EmbeddedMetadata>> opened = Status(StatusCode::kInternal, "");
+    const EmbeddedMetadataOptions options = embedded_test_options();
+    has_failed = fails_at(number, [&] { opened = EmbeddedMetadata::create(options, clock(), std::move(journal)); });
+    EXPECT_EQ(opened.status().code(), has_failed ? StatusCode::kUnavailable : StatusCode::kOk) << number;
+    (void)restart();
+    EXPECT_EQ(Talker(service(), space_).presence({old_, "other"}), "11");
+  }
+  EXPECT_GT(number, 10u);
+  EXPECT_LT(number, kMostAllocations);
+}
 
 TEST_F(NoMemoryTest, AReservationSentAgainIsWrittenDown) {
   std::size_t number = 1;
