@@ -44,10 +44,9 @@ const char* name_of(ReusedFrom from) {
 
 // Who gives a salt that is no text must not share with those who give none.
 std::string salt_of(const json& body) {
-  const auto found = body.find("cache_salt");
-  if (found == body.end() || found->is_null()) return {};
-  if (!found->is_string()) throw std::invalid_argument("\"cache_salt\" must be text");
-  return found->get<std::string>();
+  if (!body.contains("cache_salt") || body.at("cache_salt").is_null()) return {};
+  if (!body.at("cache_salt").is_string()) throw std::invalid_argument("\"cache_salt\" must be text");
+  return body.at("cache_salt").get<std::string>();
 }
 
 // With prefix, suffix and files around the gap, as models that were trained for it want it.
