@@ -515,12 +515,16 @@ TEST(HfConfig, WhatIsRefused) {
   refused(R"({"model_type": "lama"})", StatusCode::kUnsupported, "did you mean 'llama'?");
   refused(R"({"model_type": "rwkv7"})", StatusCode::kUnsupported, "sizes are not guessed");
   refused(R"({"model_type": "llama"})", invalid, "num_hidden_layers: is missing");
-  refused(R"({"model_type": "llama", "num_hidden_layers": -2})", invalid, "num_hidden_layers: expected a whole number");
+  refused(R"({"model_type": "llama", "num_hidden_layers": -2})", invalid,
+          "num_hidden_layers: expected a whole number from 0 to 1048576, got -2");
   refused(R"({"model_type": "llama", "num_hidden_layers": 4000})", invalid, "more than 1024");
   refused(R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 3, "hidden_size": 64})", invalid,
           "does not divide hidden_size");
   const std::string base = R"({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "model_type": )";
-  refused(base + R"("llama", "dtype": "int4"})", invalid, "'int4' is none of");
+  refused(base + R"("llama", "dtype": "int4"})", invalid, "config.json: dtype: 'int4' is none of");
+  refused(base + R"("llama", "torch_dtype": "int4"})", invalid, "config.json: torch_dtype: 'int4' is none of");
+  refused(R"({"num_hidden_layers": 2, "num_attention_heads": 0, "hidden_size": 64, "model_type": "llama"})", invalid,
+          "num_attention_heads: is missing or 0");
   refused(base + R"("gpt_oss", "dtype": "bfloat16"})", invalid, "sliding_window: is missing");
   refused(base + R"("gpt_oss", "sliding_window": 64, "layer_types": ["full_attention"]})", invalid, "names 1 layers");
   refused(base + R"("gpt_oss", "sliding_window": 64, "layer_types": ["full_attention", "chunked_attention"]})",
@@ -533,9 +537,12 @@ TEST(HfConfig, WhatIsRefused) {
   refused(twelve("glm_moe_dsa", glm + R"("index_topk_pattern": "FFFFFFFFFFFX")"), StatusCode::kUnsupported,
           "layer 11 is 'X'");
   refused(twelve("gemma2", R"("sliding_window": 64, "sliding_window_pattern": 0)"), invalid, "sliding_window_pattern");
-  refused(twelve("gemma2", R"("sliding_window": "64")"), invalid, "sliding_window: expected a whole number");
-  refused(twelve("llama", R"("num_key_value_heads": 0)"), invalid, "num_key_value_heads");
-  refused(twelve("llama", R"("num_key_value_heads": 8.5)"), invalid, "num_key_value_heads: expected a whole number");
+  refused(twelve("gemma2", R"("sliding_window": "64")"), invalid,
+          "sliding_window: expected a whole number from 0 to 1048576, got '64'");
+  refused(twelve("llama", R"("num_key_value_heads": 0)"), invalid, "num_key_value_heads: is missing or 0");
+  refused(twelve("llama", R"("num_key_value_heads": 1e18)"), invalid, "got too large a number");
+  refused(twelve("llama", R"("num_key_value_heads": 8.5)"), invalid,
+          "num_key_value_heads: expected a whole number from 0 to 1048576, got a fraction");
   refused(twelve("llama", R"("per_layer_config": {"03": {"head_dim": 32}})"), StatusCode::kUnsupported,
           "per_layer_config: heads of layer 3");
 }

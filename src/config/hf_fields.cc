@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "config/tree_text.h"
+
 namespace larder {
 
 const Tree* HfFields::at(const Tree::Table& table, std::string_view key) {
@@ -47,7 +49,7 @@ std::uint32_t HfFields::get(std::initializer_list<std::string_view> keys, std::u
     if (const auto* const word = tree->as<std::string>(); word != nullptr && *word == "auto") continue;
     const auto* const number = tree->as<std::uint64_t>();
     if (number != nullptr && *number <= most) return static_cast<std::uint32_t>(*number);
-    fail(key, "expected a whole number from 0 to " + std::to_string(most));
+    fail(key, "expected a whole number from 0 to " + std::to_string(most) + ", got " + shown(*tree));
     return 0;
   }
   return fallback;
@@ -63,7 +65,7 @@ bool HfFields::flag(std::string_view key, bool fallback) {
   const Tree* const tree = find(text_, key);
   if (tree == nullptr) return fallback;
   if (const bool* const value = tree->as<bool>()) return *value;
-  fail(key, "expected true or false");
+  fail(key, "expected true or false, got " + shown(*tree));
   return fallback;
 }
 
@@ -72,7 +74,7 @@ std::string HfFields::word(std::string_view key) {
     const Tree* const tree = find(*table, key);
     if (tree == nullptr) continue;
     if (const auto* const value = tree->as<std::string>()) return *value;
-    fail(key, "expected a text");
+    fail(key, "expected a text, got " + shown(*tree));
     return {};
   }
   return {};
@@ -84,10 +86,10 @@ std::optional<std::vector<std::string>> HfFields::words(std::initializer_list<st
     if (tree == nullptr) continue;
     std::vector<std::string> all;
     const auto* const list = tree->as<Tree::List>();
-    if (list == nullptr) fail(key, "expected a list of names of layers");
+    if (list == nullptr) fail(key, "expected a list of names of layers, got " + shown(*tree));
     for (const Tree& element : list == nullptr ? Tree::List{} : *list) {
       const auto* const name = element.as<std::string>();
-      if (name == nullptr) fail(key, "expected a list of names of layers");
+      if (name == nullptr) fail(key, "expected a list of names of layers, and one is " + shown(element));
       all.push_back(name == nullptr ? "" : *name);
     }
     return all;
@@ -100,10 +102,13 @@ std::optional<std::vector<std::uint32_t>> HfFields::numbers(std::string_view key
   if (tree == nullptr) return std::nullopt;
   std::vector<std::uint32_t> all;
   const auto* const list = tree->as<Tree::List>();
-  if (list == nullptr) fail(key, "expected a list of whole numbers");
+  if (list == nullptr) fail(key, "expected a list of whole numbers, got " + shown(*tree));
   for (const Tree& element : list == nullptr ? Tree::List{} : *list) {
     const auto* const number = element.as<std::uint64_t>();
-    if (number == nullptr || *number > kHfNumberMax) fail(key, "expected a list of whole numbers");
+    if (number == nullptr || *number > kHfNumberMax) {
+      fail(key,
+           "expected a list of whole numbers up to " + std::to_string(kHfNumberMax) + ", and one is " + shown(element));
+    }
     all.push_back(number == nullptr ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(*number, kHfNumberMax)));
   }
   return all;

@@ -22,9 +22,10 @@ HfShape::Heads heads_of(HfFields& fields, HfShape::Heads heads) {
   const std::uint32_t queries = fields.get("num_attention_heads", 0);
   if (heads.kv_heads == 0 || fields.has("num_key_value_heads")) heads.kv_heads = queries;
   if (fields.has("head_dim")) heads.head_dim = 0;
+  const bool says_none = fields.get({"num_key_value_heads", "num_attention_groups"}, 1) == 0;
   heads.kv_heads = fields.get({"num_key_value_heads", "num_attention_groups"}, heads.kv_heads);
   heads.head_dim = fields.get({"head_dim", "attention_head_dim"}, heads.head_dim);
-  if (heads.kv_heads == 0) fields.fail("num_key_value_heads", "is missing or 0");
+  if (heads.kv_heads == 0) fields.fail(says_none ? "num_key_value_heads" : "num_attention_heads", "is missing or 0");
   if (heads.head_dim == 0) {
     const std::uint32_t hidden = fields.need("hidden_size");
     if (queries == 0 || hidden % queries != 0) {

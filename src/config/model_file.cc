@@ -10,13 +10,13 @@
 
 #include "base/nearest_word.h"
 #include "config/parse_tree.h"
+#include "config/tree_text.h"
 #include "model/model_limits.h"
 
 namespace larder {
 namespace {
 
 constexpr std::size_t kTextBytesMax = 1u << 20;
-constexpr std::size_t kShownBytesMax = 60;  // of the user's text, inside a message
 
 // Where a value stands: "model.toml: dims.window".
 class Place {
@@ -35,21 +35,6 @@ class Place {
   std::string text_;
   bool is_root_ = true;
 };
-
-std::string in_quotes(std::string_view text) {
-  const bool is_cut = text.size() > kShownBytesMax;
-  return "'" + std::string(text.substr(0, kShownBytesMax)) + (is_cut ? "..." : "") + "'";
-}
-
-// What was found instead, briefly.
-std::string shown(const Tree& tree) {
-  if (const auto* text = tree.as<std::string>()) return in_quotes(*text);
-  if (const auto* number = tree.as<std::uint64_t>()) return std::to_string(*number);
-  if (const auto* number = tree.as<std::int64_t>()) return std::to_string(*number);
-  if (tree.as<double>() != nullptr) return "a fraction";
-  if (const auto* truth = tree.as<bool>()) return *truth ? "true" : "false";
-  return tree.as<Tree::List>() != nullptr ? "a list" : tree.as<Tree::Table>() != nullptr ? "a table" : "null";
-}
 
 // "; did you mean 'window'?" when something is near, else the whole list.
 std::string suggestion(std::string_view word, std::span<const std::string_view> known) {
