@@ -282,8 +282,8 @@ Result<std::uint64_t> EmbeddedMetadata::clear(const MetadataNamespace& name_spac
   LARDER_RETURN_IF_ERROR(log_.admit());
   std::uint64_t dropped = 0;
   metadata::ClearPart part{0, kKeysPerLock, 0};
-  for (bool goes_on = true; goes_on; part.from += part.count) {
-    goes_on = clear_part(**space, prefix, part, dropped);
+  while (part.from < (*space)->pages) {
+    dropped += clear_part(**space, prefix, part);
     LARDER_RETURN_IF_ERROR(log_.commit(log_.last(), 0));  // so that no more than a part waits in memory
   }
   // Synced: what somebody wanted to be gone does not come back with the power.
@@ -294,16 +294,14 @@ Result<std::uint64_t> EmbeddedMetadata::clear(const MetadataNamespace& name_spac
   return out_of_memory();
 }
 
-bool EmbeddedMetadata::clear_part(Space& space, std::string_view prefix, metadata::ClearPart& part,
-                                  std::uint64_t& dropped) {
+std::uint64_t EmbeddedMetadata::clear_part(Space& space, std::string_view prefix, metadata::ClearPart& part) {
   metadata::CommitLog::Piece piece = log_.make_piece(part.count * record_bytes());
   LockGuard guard(space.mutex);
   const metadata::AppendAtEnd at_end(log_, piece);
   if (part.from == 0) part.before = space.table.next_generation();
-  dropped += space.table.clear(prefix, part, clock_.now(), [&](const PageRef& ref) {
+  return space.table.clear(prefix, part, clock_.now(), [&](const PageRef& ref) {
     if (!piece.empty()) metadata::record_forgotten(piece.front(), space.id, ref);
   });
-  return part.from + part.count < space.table.used();
 }
 
 Result<std::map<MetadataNamespace, NamespaceStats>> EmbeddedMetadata::stats() try {

@@ -79,9 +79,8 @@ class EmbeddedMetadata final : public MetadataService {
                                             std::span<const ReserveItem> items, Nanos ttl,
                                             std::vector<Reserved>& answer);
   [[nodiscard]] std::uint64_t remove_in(Space& space, std::span<const ConfirmItem> items);
-  // The first part says what the others are to leave alone. Gives whether there is one more.
-  [[nodiscard]] bool clear_part(Space& space, std::string_view prefix, metadata::ClearPart& part,
-                                std::uint64_t& dropped);
+  // The first part notes what the others are to leave alone. Gives the number of keys dropped.
+  [[nodiscard]] std::uint64_t clear_part(Space& space, std::string_view prefix, metadata::ClearPart& part);
   [[nodiscard]] Status plan_confirm(const ConfirmRequest& request, ConfirmWork& work);
   void mark(const ConfirmRequest& request, ConfirmWork& work);
   void record(const ConfirmWork& work, metadata::CommitLog::Piece& piece);

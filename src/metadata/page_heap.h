@@ -26,6 +26,13 @@ class PageHeap {
   [[nodiscard]] const Item& top() const { return items_.front(); }
   [[nodiscard]] const std::vector<Item>& items() const { return items_; }
 
+  // Precondition: the page is in this heap.
+  [[nodiscard]] std::int64_t order_of(const PageEntry& entry) const { return items_[entry.previous].order; }
+  // Is it in this heap, with a number that is not above `limit`?
+  [[nodiscard]] bool is_due(const PageEntry& entry, std::int64_t limit) const {
+    return entry.place == place_ && order_of(entry) <= limit;
+  }
+
   // The next push() needs no memory.
   void make_room() { make_room_in(items_); }
   // Precondition: the page's place is kNowhere.

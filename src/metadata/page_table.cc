@@ -47,29 +47,34 @@ PageNumber PageTable::reserved_page(const MetadataSession& session, std::string_
   if (ref.page >= used_) return kNoPage;
   const auto page = static_cast<PageNumber>(ref.page);
   const PageEntry& entry = entries_[page];
-  const bool matches =
-      entry.state == PageState::kReserved && (ref.generation == 0 || ref.generation == entry.generation) &&
-      (reservations_[entry.count].session == session || defect(Defect::kConfirmOfOthers)) && entry.key() == key;
+  const bool matches = entry.state == PageState::kReserved && !times_.is_due(entry, now_) &&
+                       (ref.generation == 0 || ref.generation == entry.generation) &&
+                       (reservations_[entry.count].session == session || defect(Defect::kConfirmOfOthers)) &&
+                       entry.key() == key;
   return matches ? page : kNoPage;
 }
 
 void PageTable::advance(TimePoint now) {
   now_ = std::max(now_, nanos(now));
   leases_.advance(now_);
-  while (!times_.empty() && times_.top().order <= now_) {
-    const PageHeap::Item item = times_.top();
-    late_.make_room();
-    times_.pop();
-    PageEntry& entry = entries_[item.page];
-    if (entry.state == PageState::kReserved) {
-      expire(item.page, item.order);
-    } else if (entry.state == PageState::kQuarantined) {
-      --stats_.quarantined;
-      free_page(item.page);
-    } else {  // its lease has ended, it may be evicted again
-      late_.push(item.page, static_cast<std::int64_t>(entry.tick));
-    }
+  for (int left = kSettled; left > 0 && settle_one();) --left;
+}
+
+bool PageTable::settle_one() {
+  if (times_.empty() || times_.top().order > now_) return false;
+  const PageHeap::Item item = times_.top();
+  late_.make_room();
+  times_.pop();
+  PageEntry& entry = entries_[item.page];
+  if (entry.state == PageState::kReserved) {
+    expire(item.page, item.order);
+  } else if (entry.state == PageState::kQuarantined) {
+    --stats_.quarantined;
+    free_page(item.page);
+  } else {  // its lease has ended, it may be evicted again
+    late_.push(item.page, static_cast<std::int64_t>(entry.tick));
   }
+  return true;
 }
 
 void PageTable::lease(PageEntry& entry, std::int64_t until) {
@@ -124,6 +129,8 @@ void PageTable::reserve(const MetadataSession& session, std::span<const ReserveW
   assert(wishes.size() == out.size());
   advance(now);
   protected_from_ = tick_ + 1;
+  parks_left_ = kParked;
+  settles_left_ = kSettled + 2 * wishes.size();
   for (const ReserveWish& wish : wishes) slots_.prefetch(wish.key.hash);
   // What is stored becomes the most recent, so that making room for the rest of a chain does not take its beginning.
   for (std::size_t i = 0; i < wishes.size(); ++i) {
@@ -149,7 +156,7 @@ std::optional<PageRef> PageTable::remove(const HashedKey& key, const PageRef& re
   return found;
 }
 
-std::uint64_t PageTable::clear(std::string_view prefix, const ClearPart& part, TimePoint now, const Forgot& forgot) {
+std::uint64_t PageTable::clear(std::string_view prefix, ClearPart& part, TimePoint now, const Forgot& forgot) {
   advance(now);
   std::uint64_t dropped = 0;
   const std::uint64_t end = std::min(used_, part.from + part.count);
@@ -168,6 +175,7 @@ std::uint64_t PageTable::clear(std::string_view prefix, const ClearPart& part, T
     }
     forgot({page, entry.generation});
   }
+  part.from = end < used_ ? end : pages_;
   return dropped;
 }
 

@@ -4,6 +4,10 @@
 // Purpose: the rules of storage/hf3fs/metadata_service.h for one namespace, without I/O, locks, clock or journal: the
 // owner passes the time and writes down what the answers say has changed.
 // Threads: confined (EmbeddedMetadata holds one lock per namespace). Time that goes back counts as standing still.
+// Bounded: nothing happens at a time of its own, and a call settles about kSettled of what is due, the oldest first: of
+// the others a reservation that is over is nobody's already, and a page is not free yet. A reserve() puts no more than
+// kParked leased pages aside: where more lie in front of one that could be evicted, it is kFull, and the next call goes
+// on from there.
 // Cost: O(1) amortised per key, O(log n) in the number of reservations for their deadlines and of pages for evictions
 // behind an evicted child; independent of the number of stored keys. recovered(), check() and all parts of a clear()
 // look at every page that was ever used. Memory: about 150 bytes per page that was ever used.
@@ -67,14 +71,18 @@ enum class Marked : std::uint8_t {
   kRefused,  // not reserved (any more) by this session, at this page and generation
 };
 
-// A clear looks at every page: in parts, so that others get their turn.
+// A clear looks at every page that was ever used: in parts, so that others get their turn.
 struct ClearPart {
-  std::uint64_t from = 0, count = 0;
-  std::uint64_t before = 0;
+  std::uint64_t from = 0;  // page; from pages() on: nothing is left
+  std::uint64_t count = 0;
+  std::uint64_t before = 0;  // what has this generation, or one above, came after the clear began, and stays
 };
 
 class PageTable {
  public:
+  static constexpr int kSettled = 1024;   // a quarter of a millisecond
+  static constexpr int kParked = 16'384;  // two milliseconds
+
   // Precondition: 0 < pages <= kMaxNamespacePages.
   PageTable(std::uint64_t pages, const PageTableLimits& limits);
   PageTable(const PageTable&) = delete;
@@ -104,12 +112,10 @@ class PageTable {
 
   // The page that was dropped. ref.generation 0: wherever the key is.
   std::optional<PageRef> remove(const HashedKey& key, const PageRef& ref, TimePoint now);
-  // Looks at pages `from` to `from + count`, of those that were ever used. Gives the number of stored keys dropped;
-  // tells of each of their pages, and of those of the reservations refused, at once. What has a generation of `before`
-  // or above stays. `forgot` does not throw.
+  // Looks at one part, and makes it the next one. Gives the number of stored keys dropped; tells of each of their
+  // pages, and of those of the reservations refused, at once. `forgot` does not throw.
   using Forgot = std::function<void(const PageRef&)>;
-  std::uint64_t clear(std::string_view prefix, const ClearPart& part, TimePoint now, const Forgot& forgot);
-  [[nodiscard]] std::uint64_t used() const { return used_; }
+  std::uint64_t clear(std::string_view prefix, ClearPart& part, TimePoint now, const Forgot& forgot);
 
   [[nodiscard]] NamespaceStats stats(TimePoint now);
   // kInternal with what is wrong. Looks at everything.
@@ -136,6 +142,8 @@ class PageTable {
                                          const PageRef& ref) const;
   void find_block(std::span<const HashedKey> keys, std::int64_t lease_until, std::span<std::optional<PageRef>> out);
   void lease(PageEntry& entry, std::int64_t until);
+  // What is due first. False: nothing is.
+  bool settle_one();
 
   // Life of a page: page_table_life.cc
   [[nodiscard]] ReserveAnswer reserve_one(const MetadataSession& session, const ReserveWish& wish,
@@ -176,6 +184,8 @@ class PageTable {
   PageNumber free_head_ = kNoPage;                                     // of those that were
   std::uint64_t tick_ = 0;
   std::uint64_t protected_from_ = 0;  // ticks from this one on are not evicted now
+  int parks_left_ = 0;                // of this reserve()
+  std::size_t settles_left_ = 0;      // of this reserve(), besides those of advance()
   std::int64_t held_until_ = kNoLease;
   std::uint64_t next_generation_ = 1;
   std::uint64_t inner_ = 0;  // stored pages with stored children

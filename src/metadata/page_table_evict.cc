@@ -67,6 +67,9 @@ PageNumber PageTable::take_page() {
     --stats_.free;
     return static_cast<PageNumber>(used_++);
   }
+  // More may be due than was settled beforehand: what becomes free goes before what would be evicted.
+  while (settles_left_ > 0 && free_head_ == kNoPage && settle_one()) --settles_left_;
+  if (free_head_ != kNoPage) return take_page();
   const PageNumber page = victim();
   if (page == kNoPage) return kNoPage;
   forget_stored(page);
@@ -91,6 +94,7 @@ PageNumber PageTable::victim() {
     const PageEntry& entry = entries_[page];
     if (entry.tick >= protected_from_) return kNoPage;
     if (entry.lease_until <= now_) return page;
+    if (parks_left_-- <= 0) return kNoPage;
     times_.make_room();
     take_out(page);
     times_.push(page, entry.lease_until);

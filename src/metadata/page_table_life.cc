@@ -12,6 +12,12 @@ namespace larder::metadata {
 
 ReserveAnswer PageTable::reserve_one(const MetadataSession& session, const ReserveWish& wish, std::int64_t deadline) {
   PageNumber page = lookup(wish.key);
+  if (page != kNoPage && entries_[page].state == PageState::kReserved && times_.is_due(entries_[page], now_)) {
+    const std::int64_t end = times_.order_of(entries_[page]);
+    times_.erase(page);
+    expire(page, end);
+    page = kNoPage;
+  }
   if (page == kNoPage) {
     slots_.make_room();
     times_.make_room();
@@ -43,7 +49,7 @@ ReserveAnswer PageTable::reserve_one(const MetadataSession& session, const Reser
     return {{ReserveOutcome::kBusy, {}}, false};
   }
   if (reservation.marks == 0) {
-    const std::int64_t later = std::max(deadline, times_.items()[entry.previous].order);
+    const std::int64_t later = std::max(deadline, times_.order_of(entry));
     times_.erase(page);
     times_.push(page, later);
   }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "base/rng.h"
 
@@ -50,9 +51,11 @@ TEST(PageTableTest, AClearBetweenMarkAndPublishWins) {
   ASSERT_EQ(table.mark(kOne, "a", ref), Marked::kMarked);
   std::vector<PageRef> forgotten;
   const auto forgot = [&](const PageRef& page) { forgotten.push_back(page); };
-  EXPECT_EQ(table.clear("", {0, 2, ref.generation}, at(0), forgot), 0u);
+  ClearPart before{0, 2, ref.generation}, after{0, 2, ref.generation + 1};
+  EXPECT_EQ(table.clear("", before, at(0), forgot), 0u);
   EXPECT_TRUE(forgotten.empty()) << "that was reserved after the clear began";
-  EXPECT_EQ(table.clear("", {0, 2, ref.generation + 1}, at(0), forgot), 0u);
+  EXPECT_EQ(table.clear("", after, at(0), forgot), 0u);
+  EXPECT_EQ(after.from, 2u) << "the end";
   EXPECT_EQ(forgotten, std::vector{ref}) << "the journal must hear of it";
   PageRef other = reserve(table, kTwo, "a").ref;
   table.publish(kOne, "a", ref);
@@ -94,6 +97,52 @@ TEST(PageTableTest, OfTwoRecoveredPagesWithOneKeyTheNewerCounts) {
   EXPECT_EQ(stats.quarantined, 3u) << "also page 2, of which nothing is known";
   EXPECT_EQ(table.stats(at(10)).free, 3u);
   EXPECT_TRUE(has(table, "a", 10));
+  EXPECT_TRUE(table.check().is_ok()) << table.check().to_string();
+}
+
+// So many leases or reservations may end at once that settling them all would keep everybody waiting.
+TEST(PageTableTest, ACallSettlesAPartOfWhatIsDue) {
+  constexpr std::uint64_t kPages = 5000;
+  PageTable table(kPages, kLimits);
+  std::vector<PageRef> refs;
+  for (std::uint64_t i = 0; i < kPages; ++i) refs.push_back(reserve(table, kOne, "key" + std::to_string(i)).ref);
+  ASSERT_FALSE(has(table, "key0", 100));
+  EXPECT_GT(table.stats(at(100)).reserved, kPages / 2);
+  PageRef& last = refs.back();
+  EXPECT_EQ(table.mark(kOne, "key4999", last), Marked::kRefused) << "it is over all the same";
+  table.release(kOne, "key4999", last);
+  const Reserved again = reserve(table, kTwo, "key4999", 100);
+  EXPECT_EQ(again.outcome, ReserveOutcome::kReserved);
+  EXPECT_GT(again.ref.generation, last.generation);
+  EXPECT_TRUE(table.check().is_ok()) << table.check().to_string();
+  for (int i = 0; i < 5; ++i) (void)has(table, "key0", 100);
+  const NamespaceStats stats = table.stats(at(100));
+  EXPECT_EQ(stats.reserved, 1u);
+  EXPECT_EQ(stats.free, kPages - 1);
+  EXPECT_EQ(stats.expired, kPages);
+  EXPECT_TRUE(table.check().is_ok()) << table.check().to_string();
+}
+
+TEST(PageTableTest, ACallPutsAPartOfTheLeasedPagesAside) {
+  constexpr std::uint64_t kPages = 40'000;
+  PageTable table(kPages, kLimits);
+  const auto store = [&](const std::string& key) {
+    PageRef ref = reserve(table, kOne, key).ref;
+    ASSERT_EQ(table.mark(kOne, key, ref), Marked::kMarked);
+    table.publish(kOne, key, ref);
+  };
+  for (std::uint64_t i = 1; i < kPages; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    store(key);
+    const std::array<HashedKey, 1> keys{{{key, hash_key(key)}}};
+    std::array<std::optional<PageRef>, 1> found;
+    table.find(keys, 10 * kSecond, at(0), found);
+  }
+  store("not leased");
+  int calls = 1;
+  while (reserve(table, kTwo, "new", 1).outcome != ReserveOutcome::kReserved && calls < 10) ++calls;
+  EXPECT_EQ(calls, 3) << "each looks at a part of them";
+  EXPECT_FALSE(has(table, "not leased", 1));
   EXPECT_TRUE(table.check().is_ok()) << table.check().to_string();
 }
 
