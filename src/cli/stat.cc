@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `larder stat`: the state of each tier, pool and backend of a running server. A client of /server_info and
-// /metrics?format=json.
+// `larder stat`: the state of each tier, pool and backend of a running server. A client of /server_info, or of
+// /larder/status, and of /metrics?format=json.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -34,12 +34,18 @@ struct StatOptions {
   double watch_seconds = 0;  // 0: once
 };
 
-Result<std::string> get(HttpClient& client, const char* target) {
-  const Result<HttpReply> reply = client.request("GET", target);
+constexpr const char* kInfo = "/server_info";
+constexpr const char* kFrontStatus = "/larder/status";  // of `larder proxy` and of GGUF files
+
+Result<std::string> body_of(const char* target, const Result<HttpReply>& reply) {
   if (!reply.is_ok()) return reply.status();
   if (reply->status == 200) return reply->body;
-  const std::string hint = answer_hint(reply->status, "--api-key-file FILE", "`larder serve --model NAME`");
+  const std::string hint = answer_hint(reply->status, "--api-key-file FILE", "`larder serve` or `larder proxy`");
   return unavailable(fmt::format("GET {}: HTTP {}: {}{}", target, reply->status, reply->body.substr(0, 300), hint));
+}
+
+Result<std::string> get(HttpClient& client, const char* target) {
+  return body_of(target, client.request("GET", target));
 }
 
 Result<std::vector<MetricFamily>> read_metrics(HttpClient& client) {
@@ -52,12 +58,34 @@ Result<std::vector<MetricFamily>> read_metrics(HttpClient& client) {
       fmt::format("GET {}: {}; is the server older than this program?", kTarget, metrics.status().message()));
 }
 
-Result<StatSample> take_sample(HttpClient& client) {
-  const Result<std::string> info = get(client, "/server_info");
+Result<nlohmann::json> object_of(const char* target, const Result<std::string>& body) {
+  if (!body.is_ok()) return body.status();
+  nlohmann::json parsed = nlohmann::json::parse(*body, nullptr, false);
+  if (!parsed.is_object()) return corrupt(fmt::format("GET {}: the answer is not a JSON object", target));
+  return parsed;
+}
+
+// is_front: learns that the server is one that has kFrontStatus.
+Result<nlohmann::json> read_info(HttpClient& client, bool& is_front) {
+  if (!is_front) {
+    const Result<HttpReply> reply = client.request("GET", kInfo);
+    const bool may_be_front = reply.is_ok() && (reply->status == 404 || reply->status == 401);
+    if (may_be_front) {  // a proxy passes the question on, and llama-server does not know it, or asks for its key
+      const Result<HttpReply> status = client.request("GET", kFrontStatus);
+      is_front = status.is_ok() && status->status != 404 && status->status != 401;
+    }
+    if (!is_front) return object_of(kInfo, body_of(kInfo, reply));
+  }
+  const Result<nlohmann::json> status = object_of(kFrontStatus, get(client, kFrontStatus));
+  if (!status.is_ok()) return status.status();
+  return info_of_front(*status);
+}
+
+Result<StatSample> take_sample(HttpClient& client, bool& is_front) {
+  Result<nlohmann::json> info = read_info(client, is_front);
   if (!info.is_ok()) return info.status();
   StatSample sample;
-  sample.info = nlohmann::json::parse(*info, nullptr, false);
-  if (!sample.info.is_object()) return corrupt("GET /server_info: the answer is not a JSON object");
+  sample.info = std::move(*info);
   // The rest is worth showing without metrics, too.
   Result<std::vector<MetricFamily>> metrics = read_metrics(client);
   if (metrics.is_ok()) {
@@ -89,8 +117,9 @@ Status run_stat(const StatOptions& o) {
   if (o.watch_seconds > 0) interval.emplace();
   std::optional<StatSample> before;
   TimePoint before_at;
+  bool is_front = false;
   for (;;) {
-    Result<StatSample> now = take_sample(client);
+    Result<StatSample> now = take_sample(client, is_front);
     if (!now.is_ok() && !before) return now.status();
     if (now.is_ok()) {
       const TimePoint now_at = real_clock().now();  // a slow server answers late
@@ -110,7 +139,8 @@ Status run_stat(const StatOptions& o) {
 }  // namespace
 
 int stat_command(int argc, char** argv) {
-  CLI::App app("Shows the state of each tier, pool and storage backend of a running server.", "larder stat");
+  CLI::App app("Shows the state of each tier, pool and storage backend of a running `larder serve` or `larder proxy`.",
+               "larder stat");
   app.get_formatter()->column_width(30);
   StatOptions o;
   app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();

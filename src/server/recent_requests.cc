@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/recent_requests.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+template <class T>
+Json json_or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
 Json json_of(const RecentRequest& request) {
   const CachedTokens& cached = request.cached;
   Json out = {{"id", request.id},
@@ -21,11 +27,12 @@ Json json_of(const RecentRequest& request) {
               {"cached_tokens", {{"device", cached.device}, {"host", cached.host}, {"storage", cached.storage}}},
               {"stop", stop_json(cached)},
               {"miss", miss_json(cached.miss)},
-              {"completion_tokens", request.completion_tokens},
+              {"completion_tokens", json_or_null(request.completion_tokens)},
               {"finish", request.finish},
-              {"ttft_seconds", request.ttft_seconds},
+              {"ttft_seconds", json_or_null(request.ttft_seconds)},
               {"e2e_seconds", request.e2e_seconds}};
   if (!request.error.empty()) out["error"] = request.error;
+  if (!request.passed_on.empty()) out["passed_on"] = request.passed_on;
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "base/ranked_mutex.h"
@@ -19,11 +20,14 @@ namespace larder {
 struct RecentRequest {
   std::string id;  // as in the answer
   std::int64_t ended_unix_seconds = 0;
-  std::uint64_t completion_tokens = 0;
-  CachedTokens cached;  // prompt tokens, too
-  std::string finish;   // "stop", "length", "abort"; "error" with the text in `error`
+  std::optional<std::uint64_t> completion_tokens;  // nullopt: nobody counted
+  CachedTokens cached;                             // prompt tokens, too
+  // "stop", "length", "abort"; of another server's answer "ok", "left" (the client); "error" with the text in `error`.
+  std::string finish;
   std::string error;
-  double ttft_seconds = 0, e2e_seconds = 0;
+  std::string passed_on;               // why nobody looked for the prompt, say "no_caching"; empty: somebody did
+  std::optional<double> ttft_seconds;  // nullopt: not known of an answer that came at once
+  double e2e_seconds = 0;
 };
 
 class RecentRequests {

@@ -35,8 +35,15 @@ constexpr Section kSections[] = {{"tenant", "tenants"},
                                  {"cached_tokens", "requests"},
                                  {"time_to_first", "requests"},
                                  {"queue", "requests"},
-                                 {"e2e_request", "requests"}};
-constexpr std::array<const char*, 5> kTitles = {"requests", "tenants", "host", "prefetch and backup", "storage"};
+                                 {"e2e_request", "requests"},
+                                 {"restore", "slots"},
+                                 {"save", "slots"},
+                                 {"slots", "slots"},
+                                 {"larder_proxy_", "requests"},
+                                 {"larder_serve_", "requests"},
+                                 {"misses", "requests"}};
+constexpr std::array<const char*, 6> kTitles = {"requests", "slots", "tenants", "host", "prefetch and backup",
+                                                "storage"};
 
 const char* title_of(const std::string& family) {
   for (const Section& section : kSections) {
@@ -119,10 +126,13 @@ std::string rate_text(const StatSample* before, double seconds, const MetricFami
 }
 
 std::string stat_head(const PlainJson& info) {
-  std::string out =
-      fmt::format("model {}, larder {}; backend {}; write policy {}, prefetch {}\n", text_at(info, "served_model_name"),
-                  text_at(info, "version"), text_at(info, "hicache_storage_backend"),
-                  text_at(info, "hicache_write_policy"), text_at(info, "hicache_storage_prefetch_policy"));
+  const bool is_front = info.contains("server");
+  std::string out = fmt::format("model {}, {} {}; backend {}", text_at(info, "served_model_name"),
+                                is_front ? text_at(info, "server") : "larder", text_at(info, "version"),
+                                text_at(info, "hicache_storage_backend"));
+  out += is_front ? "\n"
+                  : fmt::format("; write policy {}, prefetch {}\n", text_at(info, "hicache_write_policy"),
+                                text_at(info, "hicache_storage_prefetch_policy"));
   const PlainJson& cached = state_of(info, "cached_tokens");
   const std::uint64_t prompt =
       state_of(info, "prompt_tokens").is_number() ? state_of(info, "prompt_tokens").get<std::uint64_t>() : 0;
@@ -130,11 +140,10 @@ std::string stat_head(const PlainJson& info) {
     const PlainJson& value = state_of(info, name);
     return value.is_number() ? count_text(value.get<std::uint64_t>()) : std::string("-");
   };
-  out +=
-      fmt::format("requests: {} running, {} waiting; prompt tokens {}, of these from device {}, host {}, storage {}\n",
-                  state_number("num_running_reqs"), state_number("num_queue_reqs"), count_text(prompt),
-                  share_text(number_at(cached, "device"), prompt), share_text(number_at(cached, "host"), prompt),
-                  share_text(number_at(cached, "storage"), prompt));
+  out += fmt::format("requests: {} running, {} waiting; prompt tokens {}, of these from {} {}, host {}, storage {}\n",
+                     state_number("num_running_reqs"), state_number("num_queue_reqs"), count_text(prompt),
+                     is_front ? "slots" : "device", share_text(number_at(cached, "device"), prompt),
+                     share_text(number_at(cached, "host"), prompt), share_text(number_at(cached, "storage"), prompt));
   return out;
 }
 
@@ -238,6 +247,26 @@ Ordered series_json(const MetricFamily& family, const MetricSeries& series) {
 }
 
 }  // namespace
+
+PlainJson info_of_front(const PlainJson& status) {
+  const auto part = [](const PlainJson& object, const char* name) {
+    const auto found = object.is_object() ? object.find(name) : object.end();
+    return object.is_object() && found != object.end() ? *found : PlainJson();
+  };
+  const PlainJson slots = part(status, "slots"), backend = part(status, "backend");
+  const PlainJson state = {{"num_running_reqs", part(slots, "busy")},
+                           {"num_queue_reqs", part(slots, "waiting")},
+                           {"prompt_tokens", part(status, "prompt_tokens")},
+                           {"cached_tokens", part(status, "cached_tokens")},
+                           {"tiers", part(status, "tiers")},
+                           {"cache", part(status, "host")},
+                           {"storage", part(backend, "store")}};
+  return {{"server", part(status, "server")},
+          {"version", part(status, "version")},
+          {"served_model_name", part(status, "model")},
+          {"hicache_storage_backend", part(backend, "backend")},
+          {"internal_states", PlainJson::array({state})}};
+}
 
 std::string stat_text(const StatSample& now, const StatSample* before, double seconds, bool with_zeros) {
   std::string out = stat_head(now.info);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `larder stat` shows of a server: the tables, from the answers of GET /server_info and GET
-// /metrics?format=json.
+// What `larder stat` shows of a server: the tables, from the answers of GET /server_info (of `larder proxy` and of
+// GGUF files GET /larder/status) and GET /metrics?format=json.
 //
 // Metrics are taken generically: every family whose name says storage (or prefetch, backup, breaker, host, pool, ...)
 // is shown, histograms with their quantiles, so that a new metric of the server is seen without a change here. Threads:
@@ -15,8 +15,11 @@
 
 namespace larder {
 
+// The answer of GET /larder/status in the shape of /server_info's. What it lacks is left out.
+[[nodiscard]] nlohmann::json info_of_front(const nlohmann::json& status);
+
 struct StatSample {
-  nlohmann::json info;                // of /server_info
+  nlohmann::json info;                // of /server_info, or info_of_front()
   std::vector<MetricFamily> metrics;  // sorted by name
 };
 

@@ -100,6 +100,29 @@ TEST(StatReport, ShowsTiersBackendsMetricsAndRates) {
   EXPECT_EQ(json.at("storage").at("physical_bytes"), 3145728);
 }
 
+TEST(StatReport, ShowsTheServersBeforeLlamaCpp) {
+  MetricsRegistry registry;
+  registry.counter("larder_proxy_restores_total", "Restores").increment(7);
+  StatSample sample;
+  sample.metrics = *parse_metrics_json(metrics_json(registry));
+  sample.info = info_of_front(nlohmann::json::parse(R"({"server": "larder proxy", "version": "1", "model": "tiny",
+    "slots": {"all": 4, "busy": 2, "waiting": 3}, "prompt_tokens": 200,
+    "cached_tokens": {"device": 20, "host": 50, "storage": 10},
+    "tiers": [{"tier": "host", "component": "all", "slots": 5, "capacity": 0, "bytes": 1048576,
+               "capacity_bytes": 2097152}],
+    "backend": {"backend": "file", "store": {"physical_bytes": 3145728}}})"));
+  const std::string text = stat_text(sample, nullptr, 0, false);
+  for (const char* wanted : {"model tiny, larder proxy 1; backend file\n", "2 running, 3 waiting", "slots 10.0 %",
+                             "host 25.0 %", "storage 5.0 %", "50.0 %", "3.0 MiB", "larder_proxy_restores_total"}) {
+    EXPECT_NE(text.find(wanted), std::string::npos) << wanted << " is not in\n" << text;
+  }
+  EXPECT_EQ(stat_json(sample).at("running"), 2);
+  for (const char* odd : {"{}", R"({"slots": 1, "backend": [], "tiers": "x", "cached_tokens": null})"}) {
+    sample.info = info_of_front(nlohmann::json::parse(odd));
+    EXPECT_FALSE(stat_text(sample, nullptr, 0, true).empty()) << odd;
+  }
+}
+
 TEST(StatReport, LeavesOutWhatIsZeroOrThereTwice) {
   StatSample sample = sample_of(0);
   MetricsRegistry registry;

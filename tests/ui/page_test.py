@@ -10,13 +10,11 @@ Needs chromium and chromedriver; without them it ends with 77 (skipped), or with
 """
 
 import argparse
-import base64
 import http.server
 import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,14 +24,10 @@ import time
 import urllib.error
 import urllib.request
 
+from browser import Browser, PATIENCE_SECONDS, is_there, need
+
 SKIPPED = 77
-PATIENCE_SECONDS = 30
 WIDE, NARROW = (1280, 1500), (390, 2400)
-
-
-def need(is_so, what):
-    if not is_so:
-        raise AssertionError(what)
 
 
 def ask(url, method="GET", body=None):
@@ -44,77 +38,6 @@ def ask(url, method="GET", body=None):
             return reply.read().decode()
     except urllib.error.HTTPError as error:
         return error.read().decode()
-
-
-class Browser:
-    """The part of WebDriver (https://www.w3.org/TR/webdriver2/) that this test needs."""
-
-    def __init__(self, folder):
-        log = folder / "chromedriver.log"  # a file: a pipe that nobody reads would stop the driver
-        with log.open("w") as out:
-            self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdin=subprocess.DEVNULL, stdout=out,
-                                           stderr=subprocess.STDOUT)
-        end = time.monotonic() + PATIENCE_SECONDS
-        while not (found := re.search(r"on port (\d+)\.", log.read_text())):
-            need(time.monotonic() < end and self.driver.poll() is None, f"chromedriver: {log.read_text()}")
-            time.sleep(0.1)
-        self.base = f"http://127.0.0.1:{found.group(1)}/session"
-        options = {"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                            "--hide-scrollbars"],
-                   "binary": shutil.which("chromium")}
-        capabilities = {"browserName": "chrome", "goog:chromeOptions": options,
-                        "goog:loggingPrefs": {"browser": "ALL"}}
-        made = self.call("POST", "", {"capabilities": {"alwaysMatch": capabilities}})
-        self.base += "/" + made["sessionId"]
-
-    def call(self, method, path, body=None):
-        data = None if method == "GET" else json.dumps(body or {}).encode()
-        request = urllib.request.Request(self.base + path, data=data, method=method,
-                                         headers={"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=60) as reply:
-                return json.load(reply)["value"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"WebDriver {method} {path}: {error.read().decode()[:500]}") from error
-
-    def open(self, url):
-        self.call("POST", "/url", {"url": url})
-
-    def run(self, script, *arguments):
-        return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
-
-    def text(self, name):
-        return self.run("return document.getElementById(arguments[0]).textContent", name)
-
-    def fill(self, name, text):
-        self.run("document.getElementById(arguments[0]).value = arguments[1]", name, text)
-
-    def click(self, name):
-        self.run("document.getElementById(arguments[0]).click()", name)
-
-    def wait(self, what, script):
-        end = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < end:
-            value = self.run("return " + script)
-            if value:
-                return value
-            time.sleep(0.2)
-        raise AssertionError(f"{what}: {script} stayed {value!r}; the page said: {self.text('problem')}")
-
-    def console(self):
-        return [entry["message"] for entry in self.call("POST", "/se/log", {"type": "browser"})]
-
-    def screenshot(self, path, size):
-        self.call("POST", "/window/rect", {"width": size[0], "height": size[1]})
-        time.sleep(1.5)
-        path.write_bytes(base64.b64decode(self.call("GET", "/screenshot")))
-
-    def end(self):
-        try:
-            self.call("DELETE", "")
-        finally:
-            self.driver.terminate()
-            self.driver.wait()
 
 
 class Load(threading.Thread):
@@ -169,9 +92,10 @@ def a_prompt_is_explained(browser):
     browser.fill("prompt", "[1, 2, 99999999]")
     browser.click("explain")
     browser.wait("a clear error", "/out of range/.test(document.getElementById('why').textContent)")
+    need(not browser.run("return document.getElementById('pages').checkVisibility()"), "no picture of another prompt")
     browser.fill("prompt", prompt(1))
     browser.click("explain")
-    browser.wait("the picture again", "!document.getElementById('pages').hidden && "
+    browser.wait("the picture again", "document.getElementById('pages').checkVisibility() && "
                                       "/can be reused/.test(document.getElementById('why').textContent)")
 
 
@@ -278,7 +202,7 @@ def main():
     parser.add_argument("larder")
     parser.add_argument("--screenshots", type=pathlib.Path)
     given = parser.parse_args()
-    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+    if not is_there():
         print("no chromium, or no chromedriver: skipped")
         return 1 if os.environ.get("LARDER_TEST_ALL_SERVERS") else SKIPPED
     with tempfile.TemporaryDirectory() as directory:

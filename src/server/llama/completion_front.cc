@@ -11,17 +11,29 @@
 #include "server/auth.h"
 #include "server/json_reader.h"
 #include "server/llama/llama_request.h"
+#include "server/ui_files.h"
+#include "server/version.h"
 
 namespace larder::llama {
 namespace {
 
 constexpr std::size_t kLookers = 8, kLooksWaiting = 256;
+constexpr std::string_view kPrefix = "/larder";  // of our own routes
 
-// "host", "storage" and "backend" of /larder/status.
+// "host", "storage" and "backend" of /larder/status, and "tiers" in the shape of /server_info.
 void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counters) {
   const CacheCounters& tiers = counters.tiers;
-  status["host"] = {{"bytes", counters.host_blocks * counters.block_bytes},
-                    {"bytes_free", counters.host_blocks_free * counters.block_bytes},
+  const std::uint64_t host_bytes = counters.host_blocks * counters.block_bytes;
+  const std::uint64_t host_free = counters.host_blocks_free * counters.block_bytes;
+  status["tiers"] = nlohmann::ordered_json::array();
+  status["tiers"].push_back({{"tier", "host"},
+                             {"component", "all"},
+                             {"slots", tiers.host_resident},
+                             {"capacity", 0},
+                             {"bytes", host_bytes - host_free},
+                             {"capacity_bytes", host_bytes}});
+  status["host"] = {{"bytes", host_bytes},
+                    {"bytes_free", host_free},
                     {"pages_saved", tiers.backed_up},
                     {"pages_loaded", tiers.loaded_back},
                     {"pages_resident", tiers.host_resident},
@@ -68,6 +80,7 @@ Status CompletionFront::drain_storage(Nanos limit) {
 
 Status CompletionFront::listen(const ListenOptions& options, const std::string& command, std::uint32_t workers,
                                MetricsRegistry& registry) {
+  command_ = command;
   workers_ = std::make_unique<ThreadPoolExecutor>(command, workers, workers);
   lookers_ = std::make_unique<ThreadPoolExecutor>(command + "-look", kLookers, kLooksWaiting);
   const auto handle = [this, command](HttpRequest request, const Exchange& exchange) {
@@ -101,20 +114,41 @@ HttpResponse CompletionFront::answer_own(const HttpRequest& request) {
                           "this is for programs on this machine, which call it 127.0.0.1 or localhost; not for web "
                           "pages of other sites");
   }
-  if (request.path == "/larder/status" && request.method == "GET") return status();
+  if (request.method == "GET") {
+    if (request.path == "/larder/status") return status();
+    if (request.path == "/larder/recent") return recent(request);
+    if (request.path == "/larder/ui" || request.path.starts_with("/larder/ui/")) {
+      if (auto file = ui_file(std::string_view(request.path).substr(kPrefix.size()))) return std::move(*file);
+    }
+  }
   if (request.path == "/larder/explain" && request.method == "POST") return explain(request);
   if (request.path == "/larder/flush" && request.method == "POST") {
     store_->flush();
     log_audit(request, 200);
     return json_response(R"({"status":"ok"})");
   }
-  return error_response(404, "no such route: GET /larder/status, POST /larder/explain, POST /larder/flush");
+  return error_response(
+      404, "no such route: GET /larder/status, /larder/recent, /larder/ui; POST /larder/explain, /larder/flush");
 }
 
 HttpResponse CompletionFront::status() {
-  nlohmann::ordered_json out = {{"model", model_name()}, {"page_size", format_.page_size()}, {"slots", slots_json()}};
+  const CachedTokens sums = totals();
+  nlohmann::ordered_json out = {
+      {"server", "larder " + command_},
+      {"version", kLarderVersion},
+      {"model", model_name()},
+      {"page_size", format_.page_size()},
+      {"slots", slots_json()},
+      {"prompt_tokens", sums.prompt},
+      {"cached_tokens", {{"device", sums.device}, {"host", sums.host}, {"storage", sums.storage}}}};
   add_tiers(out, store_->counters());
   return json_response(dump_json(out));
+}
+
+HttpResponse CompletionFront::recent(const HttpRequest& request) const {
+  const Result<double> limit = query_number(request, "limit", kRecentRequests, kRecentRequests);
+  if (!limit.is_ok()) return error_response(limit.status());
+  return json_response(dump_json(recent_.json(static_cast<std::size_t>(*limit))));
 }
 
 std::string CompletionFront::export_tiers(MetricsRegistry& registry, std::string_view prefix) {
@@ -132,6 +166,11 @@ HttpResponse metrics_response(std::string text) {
   HttpResponse response = json_response(std::move(text));
   response.content_type = std::string(MetricsRegistry::content_type());
   return response;
+}
+
+bool wants_json(const HttpRequest& request) {
+  const auto format = request.query.find("format");
+  return format != request.query.end() && format->second == "json";
 }
 
 std::string describe_pages(const SlotFormat& format) {

@@ -23,6 +23,7 @@
 #include "server/llama/prefix_explanation.h"
 #include "server/llama/prefix_store.h"
 #include "server/llama/slot_pages.h"
+#include "server/recent_requests.h"
 
 namespace larder::llama {
 
@@ -55,22 +56,41 @@ class CompletionFront {
   [[nodiscard]] HttpResponse explained(ExplainedServer& server, std::uint64_t asks, const HttpRequest& request);
 
   virtual void wait_saved() = 0;
+  // Prompt tokens of all requests, and those that were reused. device: from slots.
+  [[nodiscard]] virtual CachedTokens totals() const = 0;
   [[nodiscard]] virtual std::string model_name() const = 0;
   [[nodiscard]] virtual nlohmann::ordered_json slots_json() = 0;  // of /larder/status
   [[nodiscard]] virtual HttpResponse explain(const HttpRequest& request) = 0;
 
   SlotFormat format_;
   std::unique_ptr<PrefixStore> store_;
+  RecentRequests recent_{kRecentRequests};
 
  private:
-  [[nodiscard]] HttpResponse status();
+  static constexpr std::size_t kRecentRequests = 256;
 
+  [[nodiscard]] HttpResponse status();
+  [[nodiscard]] HttpResponse recent(const HttpRequest& request) const;
+
+  std::string command_;
   std::unique_ptr<ThreadPoolExecutor> workers_;
   std::unique_ptr<ThreadPoolExecutor> lookers_;  // of requests that use no slot: health and metrics of a full server
   std::unique_ptr<HttpListener> listener_;       // last: its handler uses the rest
 };
 
 [[nodiscard]] HttpResponse metrics_response(std::string text);
+// GET /metrics?format=json, which has our own metrics alone.
+[[nodiscard]] bool wants_json(const HttpRequest& request);
+// CompletionFront::totals() of the counters that ProxyMetrics and ServeMetrics have.
+template <class Metrics>
+[[nodiscard]] CachedTokens totals_of(const Metrics& metrics) {
+  CachedTokens sums;
+  sums.prompt = metrics.prompt_tokens.value();
+  sums.device = metrics.slot_tokens.value();
+  sums.host = metrics.host_tokens.value();
+  sums.storage = metrics.storage_tokens.value();
+  return sums;
+}
 // "pages of 64 tokens (33536 bytes), windows of 32 tokens, states of 38980 bytes"
 [[nodiscard]] std::string describe_pages(const SlotFormat& format);
 // Why no more of a prompt was reused than `reused` tokens. kNone: nothing of what the lookup missed lies behind them (a

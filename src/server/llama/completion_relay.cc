@@ -16,16 +16,25 @@ namespace {
 constexpr unsigned kClientLeft = 499;
 // With it llama-server goes on for a client that has left, in a slot that is another request's by then.
 constexpr std::string_view kGoesOnField = "X-Conversation-Id";
-constexpr std::string_view kFromSlot = "slot", kFromHost = "host", kFromStorage = "storage";
 
 double seconds_since(TimePoint begun, const Clock& clock) {
   return std::chrono::duration<double>(clock.now() - begun).count();
+}
+
+std::string_view source_of(const CachedTokens& reuse) {
+  return reuse.storage > 0 ? "storage" : reuse.host > 0 ? "host" : "slot";
 }
 
 }  // namespace
 
 Status CompletionRelay::run(std::uint64_t checked) {
   checked_ = checked;
+  Status status = answer();
+  remember(status);
+  return status;
+}
+
+Status CompletionRelay::answer() {
   const auto parsed = parse_llama_request(request_.method, request_.path, request_.body);
   if (const auto* reason = std::get_if<PlainReason>(&parsed)) return run_plainly(*reason);
   const auto& asked = std::get<LlamaRequest>(parsed);
@@ -38,12 +47,16 @@ Status CompletionRelay::run(std::uint64_t checked) {
 
 Status CompletionRelay::run_as_it_is() {
   if (route_use(request_.method, request_.path) == RouteUse::kNone) return forward(request_.body).status();
-  return go_on_plainly(true);
+  passed_on_ = "unknown_server";
+  Status status = go_on_plainly(true);
+  remember(status);
+  return status;
 }
 
 // A slot that is ours to give is taken all the same, or llama-server would choose one that another request was given.
 Status CompletionRelay::run_plainly(PlainReason reason) {
   parts_.metrics.plain(reason).increment();
+  if (reason != PlainReason::kOtherRoute) passed_on_ = plain_reason_name(reason);
   const bool can_be_pinned = route_takes_slot(request_.method, request_.path) && reason != PlainReason::kOtherRoute &&
                              reason != PlainReason::kTooManyAnswers && reason != PlainReason::kSeveralPrompts;
   if (can_be_pinned) {
@@ -90,11 +103,13 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   if (!is_current()) {  // its adapters were changed while the request waited
     trace_.refuse();
     parts_.metrics.plain(PlainReason::kAdapters).increment();
+    passed_on_ = plain_reason_name(PlainReason::kAdapters);
     if (!asked.takes_slot) hold_ = {};
     return go_on_plainly(true);
   }
   parts_.metrics.cached.increment();
   parts_.metrics.prompt_tokens.increment(prompt->size());
+  prompt_tokens_ = prompt->size();
   const EngineHabits habits = parts_.slots.habits();
   const std::uint64_t known = prepare_slot(asked, *prompt);
   const bool saves_after = habits.rolls_back && !parts_.shifts_context;
@@ -148,7 +163,7 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
   }
   const std::uint64_t in_slot = hold_.contents().reusable(prompt, parts_.slots.habits());
   resume_ = in_slot;
-  reused_from_ = kFromSlot;
+  CachedTokens reuse;
   std::uint64_t known = in_slot;
   if (last_restore_point(prompt.size(), parts_.saves.page_size) > in_slot) {
     const bool asks_storage = prompt.size() - in_slot >= parts_.ask_storage_tokens;
@@ -156,14 +171,17 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
     if (!found.is_ok()) metrics.lookups_failed.increment();
     if (found.is_ok()) {
       known = found->known();
-      miss_ = found->miss();
-      if (found->tokens() > in_slot) resume_ = restore(prompt, *found, in_slot);
+      reuse.miss = found->miss();
+      if (found->tokens() > in_slot) resume_ = restore(prompt, *found, in_slot, reuse);
     }
   }
-  if (reused_from_ == kFromSlot) metrics.slot_tokens.increment(resume_);
-  reused_ = resume_;
-  miss_ = miss_beyond(miss_, resume_);
-  metrics.misses.count("proxy", miss_, resume_, prompt.size());
+  if (reuse.cached() == 0) {
+    reuse.device = resume_;
+    metrics.slot_tokens.increment(resume_);
+  }
+  reuse.miss = miss_beyond(reuse.miss, resume_);
+  metrics.misses.count("proxy", reuse.miss, resume_, prompt.size());
+  reuse_ = reuse;
   return known;
 }
 
@@ -208,7 +226,7 @@ Result<SlotTable::Hold> CompletionRelay::take_slot(const SlotTable::Wish& wish) 
 }
 
 std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const PrefixStore::Found& found,
-                                       std::uint64_t resume) {
+                                       std::uint64_t resume, CachedTokens& reuse) {
   const TimePoint begun = parts_.clock.now();
   const Result<std::string> file = write_file(found, prompt);
   Status given = file.status();
@@ -219,7 +237,7 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
   ProxyMetrics& metrics = parts_.metrics;
   if (!given.is_ok()) {
     metrics.restores_failed.increment();
-    miss_ = {.reason = MissReason::kLoadFailed, .at_token = resume};
+    reuse.miss = {.reason = MissReason::kLoadFailed, .at_token = resume};
     log_warning("proxy", fmt::format("a prefix of {} tokens was not restored: {}", found.tokens(), given.to_string()));
     if (!file.is_ok()) return resume;
     // llama-server empties a slot that it cannot restore. If it did not answer, it may still be at it.
@@ -228,10 +246,10 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
   }
   metrics.restores.increment();
   metrics.restore_seconds.observe(seconds_since(begun, parts_.clock));
-  const std::uint64_t from_storage = std::min(found.from_storage(), found.tokens());
-  metrics.storage_tokens.increment(from_storage);
-  metrics.host_tokens.increment(found.tokens() - from_storage);
-  reused_from_ = from_storage > 0 ? kFromStorage : kFromHost;
+  reuse.storage = std::min(found.from_storage(), found.tokens());
+  reuse.host = found.tokens() - reuse.storage;
+  metrics.storage_tokens.increment(reuse.storage);
+  metrics.host_tokens.increment(reuse.host);
   hold_.contents().restored(prompt.first(static_cast<std::size_t>(found.tokens())));
   return found.tokens();
 }
@@ -276,8 +294,9 @@ void CompletionRelay::note_cached(std::uint64_t cached) {
   if (cached + parts_.saves.page_size <= resume_) parts_.metrics.restores_ignored.increment();
   if (cached <= resume_) return;
   parts_.metrics.slot_tokens.increment(cached - resume_);  // llama-server kept more of the slot than was guessed
-  reused_ = cached;
-  reused_from_ = kFromSlot;
+  if (!reuse_) return;
+  reuse_->device = cached;
+  reuse_->host = reuse_->storage = 0;
 }
 
 bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end, const std::string& salt) {
@@ -355,6 +374,27 @@ void CompletionRelay::save_answer(std::span<const TokenId> prompt, std::span<con
   (void)save_slot(certain, salt, true);
 }
 
+void CompletionRelay::remember(const Status& status) {
+  if (prompt_tokens_ == 0 && passed_on_.empty()) return;  // no prompt
+  RecentRequest request;
+  request.id = request_.id;
+  request.ended_unix_seconds = parts_.clock.wall_unix_seconds();
+  if (reuse_) request.cached = *reuse_;
+  request.cached.prompt = prompt_tokens_;
+  request.passed_on = std::string(passed_on_);
+  if (!status.is_ok()) {
+    request.error = status.message();
+  } else if (http_status_ >= 400) {
+    request.error = fmt::format("llama-server answered {}", http_status_);
+  } else if (http_status_ == 0 && !reply_.is_gone()) {
+    request.error = "no slot became free";
+  }
+  request.finish = !request.error.empty() ? "error" : reply_.is_gone() ? "left" : "ok";
+  if (first_output_) request.ttft_seconds = std::chrono::duration<double>(*first_output_ - begun_).count();
+  request.e2e_seconds = seconds_since(begun_, parts_.clock);
+  parts_.recent.add(std::move(request));
+}
+
 Result<unsigned> CompletionRelay::forward(std::string body) {
   HttpRelayRequest call;
   call.method = request_.is_head ? "HEAD" : std::string_view(request_.method);
@@ -366,12 +406,16 @@ Result<unsigned> CompletionRelay::forward(std::string body) {
   const auto on_head = [&](const HttpReplyHead& head) {
     http_status_ = head.status;
     HttpResponse passed = passed_head(head.status, head.fields);
-    if (reused_ && head.status == 200) add_reuse(passed, *reused_, reused_from_, miss_beyond(miss_, *reused_));
+    if (reuse_ && head.status == 200) {
+      add_reuse(passed, reuse_->cached(), source_of(*reuse_), miss_beyond(reuse_->miss, reuse_->cached()));
+    }
+    is_streamed_ = passed.content_type.starts_with("text/event-stream");
     reply_.begin(std::move(passed));
     return !reply_.is_gone();
   };
   const auto on_bytes = [&](std::string_view piece) {
     count_.feed(piece);
+    if (is_streamed_ && !first_output_ && count_.has_output()) first_output_ = parts_.clock.now();
     if (trace_) output_.feed(piece);
     return reply_.write(std::string(piece));
   };

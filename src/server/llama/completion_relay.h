@@ -41,6 +41,7 @@
 #include "server/llama/server_identity.h"
 #include "server/llama/slot_saver.h"
 #include "server/llama/slot_table.h"
+#include "server/recent_requests.h"
 #include "server/reply_stream.h"
 #include "server/trace/trace_recorder.h"
 
@@ -65,6 +66,7 @@ struct RelayParts {
     TraceRecorder* recorder = nullptr;  // null: nothing is recorded
     std::string model;
   } trace;
+  RecentRequests& recent;
   std::uint64_t ask_storage_tokens = 256;  // that a slot must lack for storage to be asked
 };
 
@@ -72,7 +74,12 @@ class CompletionRelay {
  public:
   // client: of this request alone, with the client's own key. reply: the same.
   CompletionRelay(const RelayParts& parts, HttpClient& client, ReplyStream& reply, const HttpRequest& request)
-      : parts_(parts), client_(client), upstream_(client), reply_(reply), request_(request) {}
+      : parts_(parts),
+        client_(client),
+        upstream_(client),
+        reply_(reply),
+        request_(request),
+        begun_(parts.clock.now()) {}
 
   // Answers. checked: what ServerIdentity::check() said. Not ok: llama-server was lost on the way; the client has been
   // told, as far as that is possible.
@@ -83,6 +90,7 @@ class CompletionRelay {
   [[nodiscard]] unsigned http_status() const { return http_status_; }
 
  private:
+  [[nodiscard]] Status answer();
   [[nodiscard]] Status run_plainly(PlainReason reason);
   // In the slot that is held, if there is one. has_prompt: whether the route is one for prompts.
   [[nodiscard]] Status go_on_plainly(bool has_prompt);
@@ -91,9 +99,9 @@ class CompletionRelay {
   [[nodiscard]] std::optional<std::vector<TokenId>> tokens_of(const LlamaRequest& asked);
   // Chooses what of the prompt the slot begins with, and puts it there; how many tokens others have kept of it.
   [[nodiscard]] std::uint64_t prepare_slot(const LlamaRequest& asked, std::span<const TokenId> prompt);
-  // How many of them are in the slot when this returns.
+  // How many of them are in the slot when this returns. reuse: learns where they came from, or why they did not.
   [[nodiscard]] std::uint64_t restore(std::span<const TokenId> prompt, const PrefixStore::Found& found,
-                                      std::uint64_t resume);
+                                      std::uint64_t resume, CachedTokens& reuse);
   // In a context that all slots share, what the idle ones hold may be in the way. False: there are none.
   [[nodiscard]] bool empty_free_slots();
   // The slot's file, and its name.
@@ -128,6 +136,8 @@ class CompletionRelay {
   // What the trace has of the request, when its answer is over.
   void record(std::span<const TokenId> prompt, const Result<unsigned>& sent);
   void note_unrecorded(const Result<unsigned>& sent);
+  // For /larder/recent, when the answer is over.
+  void remember(const Status& status);
   // Sends the request with `body`, and its answer on to the client. Its HTTP status.
   [[nodiscard]] Result<unsigned> forward(std::string body);
   void fail(const Status& status);
@@ -137,6 +147,9 @@ class CompletionRelay {
   LlamaUpstream upstream_;
   ReplyStream& reply_;
   const HttpRequest& request_;
+  const TimePoint begun_;
+  bool is_streamed_ = false;  // the answer, as server-sent events
+  std::optional<TimePoint> first_output_;
 
   std::uint64_t checked_ = 0;
   unsigned http_status_ = 0;
@@ -146,10 +159,10 @@ class CompletionRelay {
   TraceRequest trace_;
   SlotTable::Hold hold_;
   std::uint64_t resume_ = 0;  // tokens in the slot that are the prompt's
-  // What the client is told: of what was there before this request.
-  std::optional<std::uint64_t> reused_;
-  std::string_view reused_from_;
-  Miss miss_;  // why not more
+  // What was there before this request, which the client is told, and why not more. nullopt: nobody has looked.
+  std::optional<CachedTokens> reuse_;
+  std::string_view passed_on_;       // why not; empty: somebody has, or it has no prompt
+  std::uint64_t prompt_tokens_ = 0;  // of a prompt that was looked at
 };
 
 }  // namespace larder::llama

@@ -17,6 +17,7 @@
 #include "server/llama/slot_probe.h"
 #include "server/llama/slot_saver.h"
 #include "server/llama/slot_table.h"
+#include "server/metrics_json.h"
 #include "server/reply_stream.h"
 #include "server/text_table.h"
 
@@ -73,6 +74,7 @@ class Proxy final : public LlamaProxy {
   // Ok: llama-server is the one that is known, and lets the client in.
   [[nodiscard]] Result<std::uint64_t> check(const HttpRequest& request);
   void wait_saved() override { saver_->wait_idle(); }
+  CachedTokens totals() const override { return totals_of(metrics_); }
   std::string model_name() const override { return model_name_; }
   nlohmann::ordered_json slots_json() override;
   HttpResponse explain(const HttpRequest& request) override;
@@ -141,7 +143,8 @@ Status Proxy::start() {
                                                       settings_.saves,
                                                       facts->slot_context,
                                                       settings_.shifts_context,
-                                                      {trace_.get(), model_name_}});
+                                                      {trace_.get(), model_name_},
+                                                      recent_});
   return listen(settings_.listen, "proxy", settings_.workers, metrics_.registry());
 }
 
@@ -313,16 +316,17 @@ nlohmann::ordered_json Proxy::slots_json() {
 }
 
 HttpResponse Proxy::metrics(const HttpRequest& request) {
-  std::string text;
-  HttpClient client(upstream_, kAskLimit, bearer_of(request));
-  const Result<HttpReply> theirs = client.request("GET", "/metrics");
-  if (theirs.is_ok() && theirs->status == 200) text = theirs->body;
-  if (!text.empty() && text.back() != '\n') text += '\n';
   const SlotTable::Use use = slots_->use();
   MetricsRegistry& registry = metrics_.registry();
   registry.gauge("larder_proxy_slots_busy", "Slots that a request has.").set(use.busy);
   registry.gauge("larder_proxy_requests_waiting", "Requests that wait for a slot.").set(use.waiting);
   const std::string storage = export_tiers(registry, "larder_proxy");
+  if (wants_json(request)) return larder::metrics_response(request, registry);
+  std::string text;
+  HttpClient client(upstream_, kAskLimit, bearer_of(request));
+  const Result<HttpReply> theirs = client.request("GET", "/metrics");
+  if (theirs.is_ok() && theirs->status == 200) text = theirs->body;
+  if (!text.empty() && text.back() != '\n') text += '\n';
   return metrics_response(text + registry.render() + storage);
 }
 

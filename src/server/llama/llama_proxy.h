@@ -3,10 +3,12 @@
 //
 // Every route goes on as it is. Requests with a prompt that can be looked at get a slot with as much of it as the slot,
 // host memory or storage have (completion_relay.h). Our own routes:
-//   GET  /larder/status    slots, tiers, counters as JSON         } from this machine only
-//   POST /larder/explain   what a prompt would be given, and why  }
-//   POST /larder/flush     drops what host memory has             }
-//   GET  /metrics          llama-server's, and ours
+//   GET  /larder/ui        the operator's page                        } from this machine only
+//   GET  /larder/status    slots, tiers, counters as JSON             }
+//   GET  /larder/recent    the last requests, and what they reused    }
+//   POST /larder/explain   what a prompt would be given, and why      }
+//   POST /larder/flush     drops what host memory has                 }
+//   GET  /metrics          llama-server's, and ours; ?format=json: ours
 //
 // Threads: a listener's, `workers` that each carry one request, some for those that use no slot (a full server answers
 // GET /health, too), one for saves, one for the cache.

@@ -1,11 +1,17 @@
-// The operator's page. Asks the server's routes, and draws what they say. Text reaches the page by textContent only:
-// what a client put into a request is never markup.
+// The operator's page, of `larder serve --model NAME` at /ui, of `larder proxy` and GGUF files at /larder/ui. Asks the
+// server's routes, and draws what they say. Text reaches the page by textContent only: what a client put into a request
+// is never markup.
 'use strict';
 
 const POLL_MS = 1000;
 const PATIENCE_MS = 5000;  // of a poll: a server that hangs keeps its connections
 const KEPT_POLLS = 600;
 const TIERS = ['device', 'host', 'storage'];
+const IS_FRONT = location.pathname.startsWith('/larder/');  // of llama.cpp: its slots are the device
+const ROUTES = IS_FRONT ?
+  {info: '/larder/status', recent: '/larder/recent', explain: '/larder/explain', flush: '/larder/flush'} :
+  {info: '/server_info', recent: '/recent_requests', explain: '/explain', flush: '/flush_cache?timeout=30'};
+const nameOf = (tier) => IS_FRONT && tier === 'device' ? 'slot' : tier;
 const byId = (id) => document.getElementById(id);
 const history = [];  // {at, prompt, device, host, storage}: sums since the server's start
 
@@ -36,7 +42,7 @@ const secondsText = (seconds) => seconds >= 1 ? `${seconds.toFixed(2)} s` : `${(
 
 async function ask(method, target, body, signal) {
   const headers = {};
-  const isOpenToUsers = target === '/server_info';
+  const isOpenToUsers = IS_FRONT || target === ROUTES.info;
   const key = isOpenToUsers ? byId('key').value : byId('admin_key').value || byId('key').value;
   if (key) headers.Authorization = `Bearer ${key}`;
   if (body !== undefined) headers['Content-Type'] = 'application/json';
@@ -57,6 +63,14 @@ async function ask(method, target, body, signal) {
 const look = (target) => ask('GET', target, undefined, AbortSignal.timeout(PATIENCE_MS)).then(JSON.parse);
 
 // --- what is polled ---
+
+// What both kinds of servers say, in the words of /server_info.
+function stateOf(info) {
+  if (!IS_FRONT) return info.internal_states[0];
+  return {num_running_reqs: info.slots.busy, num_queue_reqs: info.slots.waiting, prompt_tokens: info.prompt_tokens,
+          cached_tokens: info.cached_tokens, tiers: info.tiers, storage: info.backend?.store,
+          storage_health: {backend: info.backend?.backend, breakers: info.backend?.breakers}};
+}
 
 function drawOverview(info, state) {
   byId('model').textContent = `${info.served_model_name || info.model}, pages of ${info.page_size} tokens`;
@@ -107,12 +121,14 @@ function drawTiers(state) {
     const row = element('tr');
     const meter = element('div', undefined, 'meter');
     const bar = element('div', undefined, `bar ${tier.tier}`);
-    bar.style.width = `${tier.capacity > 0 ? 100 * tier.slots / tier.capacity : 0}%`;
+    const [part, whole] = tier.capacity > 0 ? [tier.slots, tier.capacity] : [tier.bytes, tier.capacity_bytes];
+    bar.style.width = `${whole > 0 ? 100 * part / whole : 0}%`;
     meter.append(bar);
     const filled = element('td');
     filled.append(meter);
     row.append(element('td', tier.tier), element('td', tier.component), filled,
-               element('td', `${countText(tier.slots)} / ${countText(tier.capacity)}`, 'number'),
+               element('td', countText(tier.slots) + (tier.capacity > 0 ? ` / ${countText(tier.capacity)}` : ''),
+                       'number'),
                element('td', `${bytesText(tier.bytes)} / ${bytesText(tier.capacity_bytes)}`, 'number'));
     return row;
   }));
@@ -133,8 +149,9 @@ function storageLines(info, state) {
     ['damaged', countText(storage.corrupt)],
   ];
   for (const [direction, breaker] of Object.entries(state.storage_health?.breakers || {})) {
-    lines.push([`breaker, ${direction}s`, breaker.state === 'closed' ? 'closed' :
-      `${breaker.state}: ${breaker.last_error}; next try in ${secondsText(breaker.seconds_until_probe)}`]);
+    const state = breaker.state || (breaker.is_open ? 'open' : 'closed');
+    lines.push([`breaker, ${direction}s`, state === 'closed' ? 'closed' :
+      `${state}: ${breaker.last_error}; next try in ${secondsText(breaker.seconds_until_probe)}`]);
   }
   return lines;
 }
@@ -149,21 +166,27 @@ function drawStorage(info, state) {
 
 function fromText(request) {
   const parts = TIERS.filter((tier) => request.cached_tokens[tier] > 0)
-      .map((tier) => `${countText(request.cached_tokens[tier])} ${tier}`);
+      .map((tier) => `${countText(request.cached_tokens[tier])} ${nameOf(tier)}`);
   return parts.join(', ') || 'computed';
+}
+
+function whyText(request) {
+  if (request.error) return request.error;
+  if (request.passed_on) return `not looked at: ${request.passed_on}`;
+  const left = request.finish === 'left' ? '; the client left' : '';
+  return (request.miss ? `${request.miss.reason}: ${request.miss.text}` : 'all of it was') + left;
 }
 
 function drawRecent(requests) {
   byId('recent').tBodies[0].replaceChildren(...requests.map((request) => {
     const row = element('tr');
-    const why = request.error || (request.miss ? `${request.miss.reason}: ${request.miss.text}` : 'all of it was');
     row.append(element('td', new Date(1000 * request.ended_unix_seconds).toLocaleTimeString()),
                element('td', countText(request.prompt_tokens), 'number'), element('td', fromText(request)),
-               element('td', why, request.error ? 'bad' : ''),
-               element('td', secondsText(request.ttft_seconds), 'number'), element('td', request.id, 'id'));
+               element('td', whyText(request), request.error ? 'bad' : ''),
+               element('td', request.ttft_seconds === null ? '–' : secondsText(request.ttft_seconds), 'number'), element('td', request.id, 'id'));
     return row;
   }));
-  const served = requests.filter((request) => !request.error);
+  const served = requests.filter((request) => !request.error && request.ttft_seconds !== null);
   const times = served.map((request) => request.ttft_seconds).sort((a, b) => a - b);
   byId('ttft').textContent = times.length > 0 ? secondsText(times[Math.floor(times.length / 2)]) : '–';
 }
@@ -183,13 +206,13 @@ async function poll() {
   try {
     const health = await fetch('/health', {cache: 'no-store', signal: AbortSignal.timeout(PATIENCE_MS)});
     drawHealth(health.ok ? 'healthy' : await health.text(), health.ok);
-    const info = await look('/server_info');
-    const state = info.internal_states[0];
+    const info = await look(ROUTES.info);
+    const state = stateOf(info);
     drawOverview(info, state);
     drawChart();
     drawTiers(state);
     drawStorage(info, state);
-    drawRecent((await look('/recent_requests?limit=20')).requests);
+    drawRecent((await look(`${ROUTES.recent}?limit=20`)).requests);
     say('');
   } catch (error) {
     isSilent = error.status === undefined;
@@ -240,7 +263,8 @@ byId('clear').addEventListener('click', () => {
   if (confirm('Drop every page of this model from storage?')) act('clear', 'POST', '/hicache/storage-backend/clear');
 });
 byId('flush').addEventListener('click', () => {
-  if (confirm('Empty device and host, once nothing runs?')) act('flush', 'POST', '/flush_cache?timeout=30');
+  const what = IS_FRONT ? 'Empty the host?' : 'Empty device and host, once nothing runs?';
+  if (confirm(what)) act('flush', 'POST', ROUTES.flush);
 });
 
 // --- one prompt ---
@@ -248,7 +272,7 @@ byId('flush').addEventListener('click', () => {
 // A row for each pool, three lines in it: what of the prompt's pages each tier has; and where the prompt can resume.
 function drawPages(found) {
   const svg = byId('pages');
-  svg.hidden = false;
+  svg.removeAttribute('hidden');  // the property is of HTML's elements only
   svg.replaceChildren();
   const left = 120, width = 480, line = 12, gap = 14;
   const x = (page) => left + width * page / Math.max(found.prompt_pages, 1);
@@ -260,7 +284,7 @@ function drawPages(found) {
       const pages = Math.min(pool[`${tier}_pages`], found.prompt_pages);
       svg.append(shape('rect', {class: 'page none', x: left, y, width, height: line - 2}));
       const bar = shape('rect', {class: `page ${tier}`, x: left, y, width: x(pages) - left, height: line - 2});
-      bar.append(shape('title', {}, `${tier}: ${pages} of ${found.prompt_pages} pages of ${pool.pool}`));
+      bar.append(shape('title', {}, `${nameOf(tier)}: ${pages} of ${found.prompt_pages} pages of ${pool.pool}`));
       svg.append(bar);
       y += line;
     });
@@ -280,17 +304,21 @@ byId('explain_form').addEventListener('submit', async (event) => {
   const isIds = /^\s*\[[\d\s,]*\]\s*$/.test(prompt);
   try {
     const body = isIds ? {input_ids: JSON.parse(prompt)} : {text: prompt};
-    const found = JSON.parse(await ask('POST', '/explain', JSON.stringify(body)));
+    const found = JSON.parse(await ask('POST', ROUTES.explain, JSON.stringify(body)));
     byId('why').className = '';
-    byId('why').textContent = [found.why, ...TIERS.map((tier) => `${tier}: ${found.restore[tier].reason}.`)].join(' ');
+    byId('why').textContent = [found.why, ...TIERS.filter((tier) => found.restore[tier].reason)
+        .map((tier) => `${nameOf(tier)}: ${found.restore[tier].reason}.`)].join(' ');
     drawPages(found);
   } catch (error) {
-    byId('pages').hidden = true;
+    byId('pages').setAttribute('hidden', '');
     byId('why').className = 'bad';
     byId('why').textContent = error.message;
   }
 });
 
+if (IS_FRONT) document.querySelectorAll('.whole').forEach((part) => { part.hidden = true; });
+byId('flush').textContent = IS_FRONT ? 'Flush the host' : 'Flush device and host';
+document.querySelectorAll('.device_name').forEach((name) => { name.textContent = nameOf('device'); });
 byId('key_form').addEventListener('submit', (event) => event.preventDefault());
 for (const name of ['key', 'admin_key']) {  // until the tab is closed
   byId(name).value = sessionStorage.getItem(`larder_${name}`) || '';

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "server/json_reader.h"
+#include "server/llama/plain_reason.h"
 
 namespace larder::llama {
 namespace {
@@ -142,12 +143,17 @@ std::vector<server_tokens> prompt_tokens(const LlamaModel& model, const json& un
                                 mtmd_helper_init_opt_default());
 }
 
-void CompletionCall::run(const std::string& body) {
+void CompletionCall::run() {
   parts_.metrics.requests.increment();
+  answer();
+  if (parts_.recent != nullptr) remember();
+}
+
+void CompletionCall::answer() {
   reply_.on_gone([results = results_] { results->abandon(); });
   const Status asked = [&] {
     try {
-      return ask(body);
+      return ask();
     } catch (const std::exception& error) {
       return invalid_argument(error.what());
     }
@@ -169,8 +175,8 @@ void CompletionCall::run(const std::string& body) {
   }
 }
 
-Status CompletionCall::ask(const std::string& body) {
-  original_ = parsed_body(body);
+Status CompletionCall::ask() {
+  original_ = parsed_body(request_.body);
   understood_ = understood_body(parts_, kind_, original_);
   salt_ = salt_of(original_);
   id_ = gen_chatcmplid();
@@ -195,7 +201,7 @@ Status CompletionCall::submit(server_tokens prompt) {
   EngineRequest request;
   request.prompt = token_ids(parts_.model, prompt.get_tokens());
   request.owner = salt_;
-  request.may_reuse = params.cache_prompt;
+  request.may_reuse = may_reuse_ = params.cache_prompt;
   all_prompt_tokens_ += request.prompt.size();
   const auto count = static_cast<std::size_t>(std::max(1, params.n_cmpl));
   if (count > parts_.slots) {
@@ -315,6 +321,7 @@ void CompletionCall::answer_stream() {
   const auto send = [&](std::string text) {
     if (!std::exchange(has_begun, true)) {
       note_use();
+      first_event_ = real_clock().now();
       HttpResponse begin = head(200);
       begin.content_type = "text/event-stream";
       reply_.begin(std::move(begin));
@@ -332,7 +339,9 @@ void CompletionCall::answer_stream() {
       results_->abandon();
       if (!has_begun) return refuse(result->to_json());
       parts_.metrics.failed.increment();
-      (void)send(error_event(result->to_json()));
+      const json error = result->to_json();
+      error_ = json_value(error, "message", std::string("it failed"));
+      (void)send(error_event(error));
       break;
     }
     if (result->is_stop()) ++ended_;
@@ -359,6 +368,7 @@ std::string CompletionCall::event_of(const json& data) const {
 
 void CompletionCall::refuse(const json& error) {
   parts_.metrics.failed.increment();
+  error_ = json_value(error, "message", std::string("it failed"));
   HttpResponse response;
   response.status = static_cast<unsigned>(json_value(error, "code", 500));
   response.body = safe_json_to_str(json{{"error", error}});
@@ -371,6 +381,26 @@ HttpResponse CompletionCall::head(unsigned status) const {
   const PromptUse use = results_->use();
   add_reuse(response, use.tokens, name_of(use.from), miss_beyond(miss_, use.tokens));
   return response;
+}
+
+void CompletionCall::remember() {
+  RecentRequest request;
+  request.id = request_.id;
+  request.ended_unix_seconds = real_clock().wall_unix_seconds();
+  const PromptUse use = results_->use();
+  CachedTokens& cached = request.cached;
+  cached.prompt = all_prompt_tokens_;
+  if (use.from == ReusedFrom::kSlot) cached.device = use.tokens;
+  if (use.from == ReusedFrom::kHost) cached.host = use.tokens;
+  if (use.from == ReusedFrom::kStorage) cached.storage = use.tokens;
+  cached.miss = miss_beyond(miss_, use.tokens);
+  if (!may_reuse_) request.passed_on = std::string(plain_reason_name(PlainReason::kNoCaching));
+  request.error = error_;
+  request.finish = !error_.empty() ? "error" : results_->is_abandoned() ? "left" : "ok";
+  const auto seconds = [this](TimePoint at) { return std::chrono::duration<double>(at - begun_).count(); };
+  if (first_event_) request.ttft_seconds = seconds(*first_event_);
+  request.e2e_seconds = seconds(real_clock().now());
+  parts_.recent->add(std::move(request));
 }
 
 void CompletionCall::note_use() {

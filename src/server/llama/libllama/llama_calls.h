@@ -13,14 +13,17 @@
 #include <server-task.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "server/http_message.h"
 #include "server/llama/completion_front.h"
 #include "server/llama/libllama/llama_answer.h"
 #include "server/llama/libllama/llama_engine.h"
 #include "server/llama/prefix_store.h"
+#include "server/recent_requests.h"
 #include "server/reply_stream.h"
 #include "server/trace/trace_recorder.h"
 
@@ -54,6 +57,7 @@ struct CallParts {
   TraceRecorder* trace = nullptr;  // null: nothing is recorded
   std::uint32_t context_tokens = 0, slots = 0, batch_tokens = 0;
   std::uint64_t ask_storage_tokens = 0;
+  RecentRequests* recent = nullptr;  // null: nobody asks
 };
 
 enum class CallKind : unsigned char { kCompletion, kOpenAiCompletion, kChat, kResponses, kMessages, kInfill };
@@ -69,13 +73,19 @@ enum class CallKind : unsigned char { kCompletion, kOpenAiCompletion, kChat, kRe
 
 class CompletionCall {
  public:
-  CompletionCall(CallParts parts, CallKind kind, ReplyStream& reply)
-      : parts_(parts), kind_(kind), reply_(reply), results_(std::make_shared<AnswerResults>()) {}
+  CompletionCall(CallParts parts, CallKind kind, ReplyStream& reply, const HttpRequest& request)
+      : parts_(parts),
+        kind_(kind),
+        reply_(reply),
+        request_(request),
+        begun_(real_clock().now()),
+        results_(std::make_shared<AnswerResults>()) {}
   // Answers it, whatever happens.
-  void run(const std::string& body);
+  void run();
 
  private:
-  [[nodiscard]] Status ask(const std::string& body);
+  void answer();
+  [[nodiscard]] Status ask();
   [[nodiscard]] Status submit(server_tokens prompt);
   void find_prefix(EngineRequest& request);
   // The request as a trace has it, which its answers end; null: nothing is recorded.
@@ -89,10 +99,16 @@ class CompletionCall {
   void refuse(const json& error);
   [[nodiscard]] HttpResponse head(unsigned status) const;
   void note_use();
+  // For /larder/recent, when the answer is over.
+  void remember();
 
   const CallParts parts_;
   const CallKind kind_;
   ReplyStream& reply_;
+  const HttpRequest& request_;
+  const TimePoint begun_;
+  std::optional<TimePoint> first_event_;
+  std::string error_;  // that the client was told
   const std::shared_ptr<AnswerResults> results_;
   json understood_, original_;
   json refusal_;  // null: what the status says
@@ -100,7 +116,8 @@ class CompletionCall {
   std::vector<task_result_state> states_;  // by index
   std::size_t answers_ = 0, ended_ = 0;
   std::uint64_t all_prompt_tokens_ = 0;
-  Miss miss_;  // of the first prompt
+  bool may_reuse_ = true;  // "cache_prompt"
+  Miss miss_;              // of the first prompt
 };
 
 }  // namespace larder::llama

@@ -21,6 +21,7 @@
 #include "server/llama/libllama/llama_calls.h"
 #include "server/llama/libllama/llama_texts.h"
 #include "server/llama/server_identity.h"
+#include "server/metrics_json.h"
 #include "server/text_table.h"
 
 namespace larder::llama {
@@ -72,10 +73,11 @@ class Service final : public LlamaService {
   [[nodiscard]] bool is_allowed(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse answer(const HttpRequest& request);
   void wait_saved() override { saver_->wait_idle(); }
+  CachedTokens totals() const override { return totals_of(metrics_); }
   std::string model_name() const override { return model_->name; }
   nlohmann::ordered_json slots_json() override;
   HttpResponse explain(const HttpRequest& request) override;
-  [[nodiscard]] HttpResponse metrics();
+  [[nodiscard]] HttpResponse metrics(const HttpRequest& request);
 
   const ServeSettings settings_;
   FileSystem& files_;
@@ -120,7 +122,7 @@ Status Service::start() {
       });
   parts_ = std::unique_ptr<CallParts>(new CallParts{*model_, *engine_, *store_, metrics_, trace_.get(),
                                                     settings_.context_tokens, settings_.slots, settings_.batch_tokens,
-                                                    settings_.ask_storage_tokens});
+                                                    settings_.ask_storage_tokens, &recent_});
   return listen(settings_.listen, "serve", settings_.workers, registry_);
 }
 
@@ -223,11 +225,12 @@ void Service::carry(const HttpRequest& request, const Exchange& exchange) {
   if (!kind) return exchange->respond(answer(request));
   if (request.method != "POST") return exchange->respond(error_response(405, request.path + " is for POST"));
   ReplyStream reply(exchange);
-  CompletionCall(*parts_, *kind, reply).run(request.body);
+  CompletionCall(*parts_, *kind, reply, request).run();
 }
 
 bool Service::is_allowed(const HttpRequest& request) const {
   if (settings_.api_key.empty() || request.path == "/health" || request.path == "/v1/health") return true;
+  if (request.path == "/larder/ui" || request.path.starts_with("/larder/ui/")) return true;  // it asks for the key
   const std::string* key = find_field(request.fields, "X-Api-Key");  // as Anthropic's clients do
   return is_bearer_of(settings_.api_key, key == nullptr ? request.authorization : "Bearer " + *key);
 }
@@ -236,7 +239,7 @@ HttpResponse Service::answer(const HttpRequest& request) {
   if (request.path.starts_with("/larder/")) return answer_own(request);
   const bool is_get = request.method == "GET";
   if (is_get && (request.path == "/health" || request.path == "/v1/health")) return json_response(R"({"status":"ok"})");
-  if (is_get && request.path == "/metrics") return metrics();
+  if (is_get && request.path == "/metrics") return metrics(request);
   if (std::optional<HttpResponse> text = answer_text(*parts_, request)) return std::move(*text);
   return error_response(404, "no such route: " + request.path);
 }
@@ -251,7 +254,7 @@ nlohmann::ordered_json Service::slots_json() {
   return {{"all", use.slots}, {"busy", use.busy}, {"waiting", use.waiting}, {"set_back", use.set_back}};
 }
 
-HttpResponse Service::metrics() {
+HttpResponse Service::metrics(const HttpRequest& request) {
   const LlamaEngine::Use use = engine_->use();
   const auto set = [&](const char* name, const char* help, std::uint64_t value) {
     registry_.gauge(name, help).set(static_cast<double>(value));
@@ -262,6 +265,7 @@ HttpResponse Service::metrics() {
       .rise_to(use.set_back);
   registry_.counter("larder_serve_batches_total", "Batches that were computed.").rise_to(use.batches);
   const std::string storage = export_tiers(registry_, "larder_serve");
+  if (wants_json(request)) return larder::metrics_response(request, registry_);
   return metrics_response(registry_.render() + storage);
 }
 

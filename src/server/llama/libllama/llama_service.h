@@ -4,7 +4,7 @@
 //   POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /completion, /infill   (and their aliases)
 //   POST /tokenize, /detokenize, /apply-template, /v1/messages/count_tokens
 //   GET  /health, /v1/models, /props, /metrics
-//   GET  /larder/status; POST /larder/explain, /larder/flush      from this machine only
+//   GET  /larder/ui, /larder/status, /larder/recent; POST /larder/explain, /larder/flush    from this machine only
 //
 // Templates, samplers, grammars, and the forms of requests and answers are those of llama.cpp's own libraries; which
 // sequence computes what, and what is kept of it, is llama_engine.h; host memory and storage are prefix_store.h.
