@@ -83,7 +83,8 @@ function(larder_install_core)
   foreach(folder IN LISTS ARGN)
     install(DIRECTORY src/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/core COMPONENT core
       FILES_MATCHING PATTERN "*.h"
-      PATTERN "*_test_*" EXCLUDE PATTERN "tree_naive_model.h" EXCLUDE PATTERN "tree_property_*" EXCLUDE)
+      PATTERN "*_test_*" EXCLUDE PATTERN "tree_naive_model.h" EXCLUDE PATTERN "tree_page_witness.h" EXCLUDE
+      PATTERN "tree_property_*" EXCLUDE)
   endforeach()
 endfunction()
 

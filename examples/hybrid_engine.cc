@@ -214,7 +214,7 @@ class Engine {
       visit(PoolName::kDraft, table.full[p / kPage], p % kPage, value, p < from);
       if (p + kWindow >= from) visit(PoolName::kSwa, table.swa[p / kPage], p % kPage, value, p < from);
     }
-    for (const StateSnapshotSlot& copy : grant.snapshots) {  // the state on the way, at these positions
+    for (const CheckpointSlot& copy : grant.checkpoints) {  // the state on the way, at these positions
       visit(PoolName::kMamba, copy.slot, 0, seen(s.tokens, copy.position), false);
     }
     visit(PoolName::kMamba, table.state, 0, seen(s.tokens, grant.until), false);

@@ -468,8 +468,8 @@ LARDER_API larder_code larder_save(larder_connector* connector, const larder_sav
 typedef enum larder_save_stop {
   LARDER_SAVE_ALL = 0,            /* all of it is in host memory */
   LARDER_SAVE_NO_ROOM = 1,        /* up to the largest point for which there is room, or nothing */
-  LARDER_SAVE_PARENT_MISSING = 2, /* a page before from_page is not there (any more), nothing was kept: save from an */
-                                  /* earlier page, or from 0: what is there is not copied again */
+  LARDER_SAVE_PARENT_MISSING = 2, /* a page before from_page is not there (any more), nothing was kept: save from */
+                                  /* larder_transfer_result.pages on, up to where the host has the path */
   LARDER_SAVE_COPY_FAILED = 3     /* nothing was kept */
 } larder_save_stop;
 
@@ -477,7 +477,8 @@ typedef struct larder_transfer_result {
   uint32_t struct_size;
   int32_t code;         /* larder_code: of the copy; of the call, if that is not LARDER_OK, which says nothing of the */
                         /* copy. A load that is not LARDER_OK has left nothing of use */
-  uint64_t pages;       /* load: the point. save: of what was given, all up to here is in host memory */
+  uint64_t pages;       /* load: the point. save: of what was given, all up to here is in host memory; with */
+                        /* LARDER_SAVE_PARENT_MISSING: the host has the path up to here */
   uint64_t bytes;       /* copied */
   uint64_t known_pages; /* save: of the anchor, that were there already */
   uint32_t stop;        /* save: larder_save_stop */

@@ -256,7 +256,7 @@ void CacheEngine::compute(const Launched& step, std::size_t rank, std::span<cons
       pattern.write(ComponentKind::kSwa, content, tokens, tenant, table.swa[page]);
   }
   if (!world_.model.has(ComponentKind::kMamba)) return;
-  for (const StateSnapshotSlot& snapshot : step.grants[rank].snapshots) {
+  for (const CheckpointSlot& snapshot : step.grants[rank].checkpoints) {
     pattern.write(ComponentKind::kMamba, content, snapshot.position, tenant, snapshot.slot);
   }
   pattern.write(ComponentKind::kMamba, content, until, tenant, table.state);
@@ -297,7 +297,7 @@ void CacheEngine::scribble(const Launched& step) {
         pattern.write(ComponentKind::kSwa, anything, step.until, "", table.swa[page]);
       }
     }
-    for (const StateSnapshotSlot& snapshot : step.grants[r].snapshots) {
+    for (const CheckpointSlot& snapshot : step.grants[r].checkpoints) {
       pattern.write(ComponentKind::kMamba, anything, step.until, "", snapshot.slot);
     }
   }

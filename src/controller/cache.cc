@@ -37,6 +37,12 @@ Status check_parts(const CacheConfig& config, const CacheParts& parts) {
         "cache: recurrent checkpoints are copied on the device, which needs a transfer engine "
         "(one without host pools will do)");
   }
+  if (parts.transfer != nullptr && !parts.transfer->serves(*parts.device, parts.host)) {
+    return invalid_argument(
+        "cache: the transfer engine was created with other device pools or host pools, or without the host pools: "
+        "create it with those of the cache");
+  }
+  LARDER_RETURN_IF_ERROR(validate_scope(parts.scope));
   // The layout is a part of the identity of every page (rule 4).
   if (parts.host != nullptr &&
       (parts.host->layout() != parts.scope.layout || parts.host->model().pools != parts.model->pools)) {
@@ -57,14 +63,11 @@ Status check_parts(const CacheConfig& config, const CacheParts& parts) {
     if (parts.device->slots(ComponentKind::kSwa).capacity() < least) {
       return invalid_argument("cache: the device needs at least " + std::to_string(least) + " window pages (" +
                               std::to_string(least * model.page_size) +
-                              " tokens) for one request; give it more tokens " +
-                              "(max-total-tokens, swa-full-tokens-ratio) or shorten chunked-prefill-size");
+                              " tokens) for one request; give it more, or make chunked_prefill_tokens smaller");
     }
   }
   if (model.has(ComponentKind::kMamba) && parts.device->slots(ComponentKind::kMamba).capacity() < 3) {
-    return invalid_argument(
-        "cache: the device needs at least 3 recurrent states for one request; "
-        "raise max-mamba-cache-size");
+    return invalid_argument("cache: the device needs at least 3 recurrent states for one request; give it more");
   }
   return Status::ok();
 }
@@ -106,6 +109,7 @@ class CacheImpl final : public Cache {
   void storage_cleared() override { tiers_.storage_cleared(); }
   void set_policies(PrefetchPolicy prefetch, WritePolicy write) override;
   void explain(const BeginRequest& request, std::function<void(Explanation)> done) override {
+    if (!done) return;  // nobody wants to know
     explainer_.explain(request, tiers_.storage(), std::move(done));
   }
   const RadixTree& tree() const override { return tiers_.tree(); }

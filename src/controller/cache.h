@@ -113,7 +113,7 @@ struct StepToken {
   friend bool operator==(const StepToken&, const StepToken&) = default;
 };
 
-struct StateSnapshotSlot {
+struct CheckpointSlot {
   std::uint64_t position = 0;  // tokens
   DeviceSlot slot;
 };
@@ -123,8 +123,8 @@ struct StepGrant {
   // Valid until the next call for this request: launched steps have a copy. Who keeps a copy on the device uploads
   // pages->changed_since(version of its copy), and notes pages->version().
   const PageTable* pages = nullptr;
-  std::vector<StateSnapshotSlot> snapshots;  // the engine copies its working state there on the way
-  std::shared_ptr<LayerGate> gate;           // load-back still arriving; may be null
+  std::vector<CheckpointSlot> checkpoints;  // the engine copies its working state there on the way
+  std::shared_ptr<LayerGate> gate;          // load-back still arriving; may be null
 };
 
 // One tier's or component's share of an explanation.
@@ -251,7 +251,8 @@ class Cache {
   virtual void set_policies(PrefetchPolicy prefetch, WritePolicy write) = 0;
 
   // Explains what `tokens` would hit now. `done` runs inside a later poll() (or at once without storage), or in
-  // detach_storage() or the destructor with kCancelled as storage_status; in these two it must not call the cache.
+  // detach_storage() or the destructor with kCancelled as storage_status; in these two it must not call the cache. An
+  // empty `done`: nothing is done.
   virtual void explain(const BeginRequest& request, std::function<void(Explanation)> done) = 0;
 
   [[nodiscard]] virtual const RadixTree& tree() const = 0;

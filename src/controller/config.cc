@@ -38,7 +38,7 @@ std::string_view name_in(const Table& table, Value value) {
   for (const auto& [known, name] : table) {
     if (known == value) return name;
   }
-  return "unknown";
+  return "?";
 }
 
 template <class Value, class Table>
@@ -52,6 +52,18 @@ std::optional<Value> value_in(const Table& table, std::string_view text) {
 Status check_count(std::string_view field, std::uint32_t value, std::uint32_t low, std::uint32_t high) {
   if (value >= low && value <= high) return Status::ok();
   return invalid_argument(fmt::format("cache config: {} is {}, must be {} to {}", field, value, low, high));
+}
+
+// name: of the value; "?" of none.
+Status check_word(std::string_view field, std::string_view name) {
+  if (name != "?") return Status::ok();
+  return invalid_argument(fmt::format("cache config: {} is none of the values that its type has", field));
+}
+
+Status check_rank(std::string_view name, std::uint32_t rank, std::uint32_t size) {
+  if (rank < size) return Status::ok();
+  return invalid_argument(
+      fmt::format("scope: {0}_rank is {1}, and {0}_size is {2}: ranks count from 0", name, rank, size));
 }
 
 Status check_wait(std::string_view field, Nanos value, Nanos low) {
@@ -72,6 +84,9 @@ std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view s) {
 }
 
 Status validate_config(const CacheConfig& config) {
+  LARDER_RETURN_IF_ERROR(check_word("write_policy", write_policy_name(config.write_policy)));
+  LARDER_RETURN_IF_ERROR(check_word("prefetch_policy", prefetch_policy_name(config.prefetch_policy)));
+  LARDER_RETURN_IF_ERROR(check_word("eviction_policy", eviction_policy_name(config.eviction_policy)));
   LARDER_RETURN_IF_ERROR(check_count("selective_hits", config.selective_hits, 1, kMaxTableEntries));
   if (!(config.prefetch_capacity > 0 && config.prefetch_capacity <= 1)) {
     return invalid_argument(
@@ -97,6 +112,12 @@ Status validate_config(const CacheConfig& config) {
   LARDER_RETURN_IF_ERROR(check_count("store_batch_nodes", config.store_batch_nodes, 1, kMaxTableEntries));
   LARDER_RETURN_IF_ERROR(check_tenant_limits(config.tenant_limits, {}));
   return check_wait("backup_retry_delay", config.backup_retry_delay, Nanos{0});
+}
+
+Status validate_scope(const NamespaceScope& scope) {
+  LARDER_RETURN_IF_ERROR(check_rank("tp", scope.tp_rank, scope.tp_size));
+  LARDER_RETURN_IF_ERROR(check_rank("pp", scope.pp_rank, scope.pp_size));
+  return check_rank("cp", scope.cp_rank, scope.cp_size);
 }
 
 Nanos prefetch_deadline(const CacheConfig& config, std::uint64_t tokens) {

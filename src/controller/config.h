@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "model/model_spec.h"
 #include "policy/admission.h"
 #include "policy/eviction_policies.h"
 #include "policy/tenant_limits.h"
@@ -81,6 +82,9 @@ struct CacheConfig {
 
 // kInvalidArgument names the field and its range.
 [[nodiscard]] Status validate_config(const CacheConfig& config);
+
+// kInvalidArgument names the rank that is not below its size.
+[[nodiscard]] Status validate_scope(const NamespaceScope& scope);
 
 // Pure: how long to wait for a prefetch that is known to bring `tokens` (0 while the existence query runs).
 [[nodiscard]] Nanos prefetch_deadline(const CacheConfig& config, std::uint64_t tokens);

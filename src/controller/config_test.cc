@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 namespace larder {
 namespace {
@@ -26,6 +27,27 @@ TEST(CacheConfig, PolicyNamesGoBothWays) {
   EXPECT_EQ(prefetch_policy_name(PrefetchPolicy::kBestEffort), "best_effort");
   EXPECT_FALSE(parse_write_policy("writethrough"));
   EXPECT_FALSE(parse_prefetch_policy(""));
+}
+
+TEST(CacheConfig, ValuesThatNoTypeHasAreRefused) {
+  const auto refusal = [](auto CacheConfig::*field) {
+    CacheConfig config;
+    config.*field = static_cast<std::remove_reference_t<decltype(config.*field)>>(99);
+    return validate_config(config).message();
+  };
+  EXPECT_NE(refusal(&CacheConfig::write_policy).find("write_policy"), std::string::npos);
+  EXPECT_NE(refusal(&CacheConfig::prefetch_policy).find("prefetch_policy"), std::string::npos);
+  EXPECT_NE(refusal(&CacheConfig::eviction_policy).find("eviction_policy"), std::string::npos);
+}
+
+TEST(NamespaceScope, RanksAreBelowTheirSizes) {
+  EXPECT_TRUE(validate_scope({}));
+  EXPECT_TRUE(validate_scope({.tp_rank = 3, .tp_size = 4}));
+  const Status refused = validate_scope({.tp_rank = 7, .tp_size = 1});
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("tp_rank is 7, and tp_size is 1"), std::string::npos) << refused.message();
+  EXPECT_FALSE(validate_scope({.pp_rank = 0, .pp_size = 0}));
+  EXPECT_FALSE(validate_scope({.cp_rank = 1, .cp_size = 1}));
 }
 
 TEST(CacheConfig, DefaultsAreValid) { EXPECT_TRUE(validate_config(CacheConfig{})); }

@@ -104,8 +104,9 @@ Result<LookupId> ConnectorImpl::lookup(const LookupRequest& request) {
   if (request.tokens.empty()) return invalid_argument("lookup: the prompt is empty; send at least one token");
   if (request.has.pages > request.tokens.size() / model_.page_size || request.has.window_pages > request.has.pages) {
     return invalid_argument("lookup: the engine cannot have " + std::to_string(request.has.pages) + " pages, and " +
-                            std::to_string(request.has.window_pages) + " of the window, of " +
-                            std::to_string(request.tokens.size()) + " tokens");
+                            std::to_string(request.has.window_pages) + " of the window, of a prompt of " +
+                            std::to_string(request.tokens.size() / model_.page_size) + " whole pages (" +
+                            std::to_string(request.tokens.size()) + " tokens)");
   }
   if (lookups_.size() >= config_.max_lookups) {
     return overloaded("lookup: " + std::to_string(lookups_.size()) + " are open, which is the limit: release some");
@@ -188,6 +189,7 @@ Result<std::unique_ptr<Connector>> Connector::create(const ConnectorConfig& conf
     return invalid_argument("connector: model, host and clock are required");
   }
   LARDER_RETURN_IF_ERROR(validate_config(config));
+  LARDER_RETURN_IF_ERROR(validate_scope(parts.scope));
   // The layout is a part of the identity of every page (rule 4).
   if (parts.host->layout() != parts.scope.layout || parts.host->model().pools != parts.model->pools) {
     return invalid_argument("connector: the host pools are of another model, or have another layout than the scope");

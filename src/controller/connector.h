@@ -146,7 +146,9 @@ enum class SaveStop : std::uint8_t {
 struct SaveResult {
   Status status;  // of the copy
   SaveStop stop = SaveStop::kNone;
-  std::uint64_t kept = 0;  // pages: of what was given, all up to here is on the host now
+  // Pages: of what was given, all up to here is on the host now. kParentMissing: the host has the path up to here,
+  // which is before `from`: a save from here would be taken.
+  std::uint64_t kept = 0;
   // Of full, of the window, states: copied, and there before.
   std::uint64_t new_pages = 0, known_pages = 0;
   std::uint64_t new_window = 0, known_window = 0;

@@ -65,7 +65,8 @@ Result<std::shared_ptr<PageCopy>> Loads::make_copy(const LoadPoint& point, const
   Result<PlaceTable> places = PlaceTable{};
   if (!request.writer) places = PlaceTable::create(model_, needs, request.places);
   if (!places.is_ok()) return invalid_argument("load: " + places.status().message());
-  if (request.writer && !request.places.empty()) return invalid_argument("load: give places or a writer, not both");
+  if (request.writer && !request.places.empty())
+    return invalid_argument("load: give places or a callback for pages, not both");
   auto copy = std::make_shared<PageCopy>();
   copy->set_writer(request.writer);
   std::vector<Segment> bytes;  // of one page

@@ -56,8 +56,8 @@ std::string miss_sentence(const Miss& miss) {
       return fmt::format("{} at token {} was evicted from {}: {}", component, miss.at_token, lost_from_name(miss.tier),
                          eviction(miss));
     case MissReason::kNoCheckpoint:
-      return fmt::format("no {} was kept after token {}, so full attention's KV there is of no use", component,
-                         miss.at_token);
+      return fmt::format("no {} was kept after token {}, so full attention's KV there is of no use",
+                         miss.component == ComponentKind::kSwa ? "window" : "recurrent state", miss.at_token);
     case MissReason::kOtherNamespace:
       return miss.is_other_salt ? "it is cached under another tenant's salt" : "it is cached under another adapter";
     case MissReason::kNotFetched:

@@ -47,7 +47,7 @@ Status Requests::check(const BeginRequest& request) const {
   if (prompt > room || (max_new > 0 && max_new - 1 > room - prompt)) {
     return invalid_argument("prompt of " + std::to_string(prompt) + " + " + std::to_string(max_new) +
                             " new tokens needs more than the " + std::to_string(capacity) +
-                            " pages of the device (raise max-total-tokens)");
+                            " pages of the device; give the device more, or send fewer");
   }
   return Status::ok();
 }

@@ -177,7 +177,7 @@ Result<StepGrant> RunningRequest::prepare(const RequestText& text, std::uint64_t
   States states;
   LARDER_RETURN_IF_ERROR(grant_states(text, from, until, states));
   StepGrant grant;
-  for (const GrantedState& s : states) grant.snapshots.push_back({s.position, s.slot});
+  for (const GrantedState& s : states) grant.checkpoints.push_back({s.position, s.slot});
   grant.token.number = ledger_.add(from, until, std::move(states)).number;
   grant.until = until;
   table_.publish();

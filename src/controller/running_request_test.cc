@@ -244,8 +244,8 @@ TEST(RunningRequest, TracksTheEndOfTheOutput) {
     EXPECT_TRUE(b.step(*run, 3 * kPage - 1).is_ok());
     const Result<StepGrant> grant = run->prepare(b.text, 3 * kPage + (has_drafts ? 5 : 0));
     ASSERT_TRUE(grant.is_ok());
-    ASSERT_EQ(grant->snapshots.size(), 1u);
-    EXPECT_EQ(grant->snapshots[0].position, 3 * kPage);
+    ASSERT_EQ(grant->checkpoints.size(), 1u);
+    EXPECT_EQ(grant->checkpoints[0].position, 3 * kPage);
     EXPECT_EQ(run->slots()[index_of(ComponentKind::kMamba)], has_drafts ? 3u : 2u);
     if (has_drafts) {
       EXPECT_TRUE(run->cancel(grant->token.number).is_ok());

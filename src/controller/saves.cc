@@ -46,7 +46,8 @@ Status Saves::check(const SaveRequest& request) const {
   if (request.from == request.to && request.window_pages == 0 && request.states.empty()) {
     return invalid_argument("save: it has neither pages nor states");
   }
-  if (request.reader && !request.places.empty()) return invalid_argument("save: give places or a reader, not both");
+  if (request.reader && !request.places.empty())
+    return invalid_argument("save: give places or a callback for pages, not both");
   return Status::ok();
 }
 
@@ -225,6 +226,7 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
   if (match.full_any_pages < request.from) {
     if (is_parent_coming(space, request)) return overloaded("save: the pages before are being saved; after a poll");
     save.result.stop = SaveStop::kParentMissing;
+    save.result.kept = match.full_any_pages;  // from where a save would be taken
     save.use = SpaceTable::Use();
     save.is_over = true;
     saves_.add(id, std::move(save));

@@ -253,13 +253,15 @@ TEST_F(LarderCTest, TheLogIsThatOfTheLastStoreThatIsOpen) {
 }
 
 TEST_F(LarderCTest, WrongStructsAndTextsAreRefusedInWords) {
+  larder_code code = LARDER_OK;
   const auto open_error = [&](const char* backend, const char* config) {
     larder_store_options options{};
     options.struct_size = sizeof options;
     options.backend = backend;
     options.config = config;
     larder_store* store = nullptr;
-    EXPECT_NE(larder_store_open(&options, &store, &error_), LARDER_OK);
+    code = larder_store_open(&options, &store, &error_);
+    EXPECT_NE(code, LARDER_OK);
     EXPECT_EQ(store, nullptr);
     return std::string(error_.message);
   };
@@ -267,6 +269,9 @@ TEST_F(LarderCTest, WrongStructsAndTextsAreRefusedInWords) {
   EXPECT_NE(open_error("memory", "{").find("store configuration"), std::string::npos) << error_.message;
   EXPECT_NE(open_error("memory", R"({"colour": 1})").find("timeout_seconds"), std::string::npos) << error_.message;
   EXPECT_NE(open_error("file", "{}").find("directory"), std::string::npos) << error_.message;
+  const std::string nowhere = open_error("file", R"({"directory": "/proc/none/none"})");
+  EXPECT_NE(nowhere.find("/proc/none"), std::string::npos) << nowhere;
+  EXPECT_EQ(code, LARDER_UNAVAILABLE) << "not found is the answer to a page that is not there";
   options_.struct_size = 1;
   larder_space* space = nullptr;
   EXPECT_EQ(larder_space_open(store_, &options_, &space, &error_), LARDER_INVALID_ARGUMENT);

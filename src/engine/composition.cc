@@ -138,7 +138,10 @@ Status Composition::build_cache(const ExtraConfig& extra) {
   parts.scope.layout = parse_host_layout(options.hicache_mem_layout).value_or(HostLayout::kPageFirst);
   parts.events = events.get();
   Result<std::unique_ptr<Cache>> made = Cache::create(config, parts);
-  if (!made.is_ok()) return made.status();
+  if (!made.is_ok()) {
+    return with_place(made.status(),
+                      "--max-total-tokens, --swa-full-tokens-ratio, --max-mamba-cache-size, --chunked-prefill-size");
+  }
   cache = std::move(made).value();
   if (options.hicache_storage_backend.empty()) return Status::ok();
   Result<std::unique_ptr<StoragePipeline>> backend = make_backend(options.hicache_storage_backend, extra.backend);

@@ -221,7 +221,7 @@ RequestLoop::Prepared RequestLoop::prepare(Sequence& sequence, std::uint64_t chu
   share.sequence = &sequence;
   share.chunk = grant->until - sequence.computed;  // less at the end of what the device has
   share.grant = std::move(grant).value();
-  for (const StateSnapshotSlot& s : share.grant.snapshots) share.snapshots.push_back({s.position, s.slot});
+  for (const CheckpointSlot& s : share.grant.checkpoints) share.snapshots.push_back({s.position, s.slot});
   shares.push_back(std::move(share));
   return Prepared::kYes;
 }

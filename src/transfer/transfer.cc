@@ -127,6 +127,9 @@ class StreamTransferEngine final : public TransferEngine {
   Status submit(TransferRequest request, Done done) override;
   std::size_t in_flight() const override { return in_flight_->load(std::memory_order_acquire); }
   std::size_t max_in_flight() const override { return max_in_flight_; }
+  bool serves(const DevicePools& device, const HostPools* host) const override {
+    return &device == &pools_ && (host == nullptr || host == host_);
+  }
 
  private:
   [[nodiscard]] Status check(const TransferRequest& request) const;

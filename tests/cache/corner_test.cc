@@ -365,6 +365,33 @@ TEST(CacheCorner, ATransferEngineTakesWhatTheCacheMayHaveInFlight) {
   }
 }
 
+// One that copies between other pools would serve nobody, and say so with each copy.
+TEST(CacheCorner, ATransferEngineIsOfTheCachesPools) {
+  Harness h(eager_options(Shape::kFull));
+  const Harness other(eager_options(Shape::kFull));
+  CacheParts parts;
+  parts.model = &h.model;
+  parts.device = h.device.get();
+  parts.host = h.host.get();
+  parts.clock = &h.clock;
+  parts.scope.layout = h.options.layout;
+  const auto made = [&](DevicePools& device, HostPools* host) {
+    const auto cpu = make_cpu_device(h.executor);
+    const auto engine = TransferEngine::create(*cpu, device, host, CacheConfig().max_operations).value();
+    parts.transfer = engine.get();
+    return Cache::create({}, parts).status();
+  };
+  EXPECT_TRUE(made(*h.device, h.host.get()));
+  for (const Status& status :
+       {made(*h.device, nullptr), made(*other.device, h.host.get()), made(*h.device, other.host.get())}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("other device pools or host pools"), std::string::npos) << status.message();
+  }
+  parts.host = nullptr;
+  EXPECT_TRUE(made(*h.device, h.host.get())) << "it can do more than is asked";
+  EXPECT_TRUE(made(*h.device, nullptr));
+}
+
 // ---- steps
 
 // The engine computes less than was prepared: what it did not get to holds no state.

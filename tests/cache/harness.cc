@@ -183,7 +183,7 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
     if (model.has(ComponentKind::kSwa)) write_page(job, ComponentKind::kSwa, page, grant->pages->swa[page]);
   }
   if (model.has(ComponentKind::kMamba)) {
-    for (const StateSnapshotSlot& s : grant->snapshots) {
+    for (const CheckpointSlot& s : grant->checkpoints) {
       if (s.position <= until) write_state(job, s.position, s.slot);
     }
     write_state(job, until, grant->pages->state);

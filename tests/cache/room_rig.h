@@ -35,6 +35,9 @@ class PatientTransfer final : public TransferEngine {
   PatientTransfer(DevicePools& device, HostPools* host) : device_(device), host_(host) {}
   [[nodiscard]] Status submit(TransferRequest request, Done done) override;
   [[nodiscard]] std::size_t in_flight() const override { return copies.size(); }
+  [[nodiscard]] bool serves(const DevicePools& device, const HostPools* host) const override {
+    return &device == &device_ && (host == nullptr || host == host_);
+  }
   // Of the oldest copy.
   void answer(bool is_ok);
 

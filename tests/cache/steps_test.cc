@@ -19,7 +19,7 @@ struct Launched {
   StepToken token;
   std::uint64_t from = 0, until = 0;
   PageTable pages;
-  std::vector<StateSnapshotSlot> snapshots;
+  std::vector<CheckpointSlot> snapshots;
 };
 
 class Ahead : public ::testing::Test {
@@ -45,7 +45,7 @@ class Ahead : public ::testing::Test {
     EXPECT_TRUE(grant.is_ok()) << grant.status().to_string();
     if (!grant.is_ok()) return {};
     if (grant->gate) (void)h_->executor.run_all();
-    return {grant->token, from, grant->until, *grant->pages, grant->snapshots};
+    return {grant->token, from, grant->until, *grant->pages, grant->checkpoints};
   }
   // The kernel runs: right bytes as far as the tokens go, anything behind them.
   void run(const std::vector<TokenId>& tokens, const Launched& k) {
@@ -57,7 +57,7 @@ class Ahead : public ::testing::Test {
         pattern.write(ComponentKind::kSwa, tokens, (p + 1) * page, "", k.pages.swa[p]);
     }
     if (!h_->model.has(ComponentKind::kMamba)) return;
-    for (const StateSnapshotSlot& s : k.snapshots) pattern.write(ComponentKind::kMamba, tokens, s.position, "", s.slot);
+    for (const CheckpointSlot& s : k.snapshots) pattern.write(ComponentKind::kMamba, tokens, s.position, "", s.slot);
     pattern.write(ComponentKind::kMamba, tokens, std::min<std::uint64_t>(k.until, tokens.size()), "", k.pages.state);
   }
   Status complete(const Launched& k, const std::vector<TokenId>& tokens, std::uint64_t computed) {
@@ -422,7 +422,8 @@ class AheadOfLoads : public Ahead {
     EXPECT_NE(grant->gate, nullptr);
     const auto over = std::make_shared<DeviceEvent>();
     EXPECT_EQ(h_->cache->complete_step(grant->token, job.tokens, over).to_string(), "ok");
-    return {job, {grant->token, job.cached.cached(), grant->until, *grant->pages, grant->snapshots}, grant->gate, over};
+    return {
+        job, {grant->token, job.cached.cached(), grant->until, *grant->pages, grant->checkpoints}, grant->gate, over};
   }
   // What was held comes, or fails; then the kernels run, and the request ends. Another finds what came right.
   void let_loads_end(const Ended& ended, bool comes) {

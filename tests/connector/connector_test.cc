@@ -263,7 +263,10 @@ TEST(Connector, AFailedCopyKeepsNothing) {
 TEST(Connector, AChunkWhosePagesBeforeAreMissingIsRefused) {
   Rig rig("full", {.copies_seed = 1});
   const Tokens tokens = rig.prompt(9, 9);
-  EXPECT_EQ(rig.save(tokens, 3, 6, 0, {}).stop, SaveStop::kParentMissing);
+  const SaveResult parted = rig.save(tokens, 3, 6, 0, {});
+  EXPECT_EQ(parted.stop, SaveStop::kParentMissing);
+  EXPECT_LT(parted.kept, 3u);
+  EXPECT_NE(rig.save(tokens, parted.kept, 6, 0, {}).stop, SaveStop::kParentMissing) << "from where the host has it";
   // On its way is another matter.
   EngineMemory first(rig.model, rig.options.layout), second(rig.model, rig.options.layout);
   first.compute(tokens, {0, 3, 3, {}});

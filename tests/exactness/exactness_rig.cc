@@ -239,7 +239,7 @@ std::optional<StepLogits> Rig::compute(RequestId id, const Tokens& tokens, std::
   step.start = from;
   step.pages = grant->pages;
   std::vector<StateSnapshot> snapshots;
-  for (const StateSnapshotSlot& s : grant->snapshots) snapshots.push_back({s.position, s.slot});
+  for (const CheckpointSlot& s : grant->checkpoints) snapshots.push_back({s.position, s.slot});
   step.snapshots = snapshots;
   step.gate = grant->gate.get();
   const std::vector<StepResult> results = engine_->step(std::span(&step, 1));

@@ -62,6 +62,9 @@ def check_find_package(prefix, source, work):
     run_programs(folder, work)
     text = run(folder / "embed_cache")
     need("0 of 256 tokens reused" in text and "192 of 256 tokens reused" in text, "embed_cache said:\n" + text)
+    shutil.rmtree(work / "hybrid", ignore_errors=True)
+    text = run(folder / "hybrid_engine", work / "hybrid")
+    need(text.count(" 0 wrong numbers") == 2, "hybrid_engine said:\n" + text)
     print("ok   find_package: larder::larder from C11 and C++11, larder::core from C++20")
 
 

@@ -63,7 +63,9 @@ Result<OpenedVolume> open_directory(FileSystem& files, const std::string& direct
   OpenedVolume out;
   out.volume.directory = directory;
   if (Status made = files.make_dirs(directory); !made.is_ok()) {
-    return with_advice(made, "name a directory that this user may write to");
+    // To whoever opens a store "not found" is a miss.
+    const bool is_nowhere = made.code() == StatusCode::kNotFound;
+    return with_advice(is_nowhere ? unavailable(made.message()) : made, "name a directory that this user may write to");
   }
   // Before the lock is made: a directory of somebody else's stays exactly as it is.
   const Result<std::vector<std::string>> before = list_own_files(files, directory);
