@@ -32,12 +32,21 @@ constexpr std::array<std::string_view, 6> kNumeric = {"--rope",           "--yar
 constexpr std::array<std::string_view, 2> kNumericVariables = {"LLAMA_ARG_ROPE_", "LLAMA_ARG_YARN_"};
 constexpr std::array<std::string_view, 4> kTruths = {"on", "enabled", "true", "1"};  // as llama.cpp reads variables
 
+// As llama.cpp reads it: "--override_kv" is "--override-kv".
+std::string option_of(std::string word) {
+  if (!word.starts_with("--")) return word;
+  const auto end = word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
+  std::replace(word.begin(), end, '_', '-');
+  return word;
+}
+
 // The last value of "--name VALUE" or "--name=VALUE"; empty: there is none.
 std::string value_of(const std::vector<std::string>& command, const std::string& name) {
   std::string value;
   for (std::size_t i = 0; i < command.size(); ++i) {
-    if (command[i] == name && i + 1 < command.size()) value = command[i + 1];
-    if (command[i].starts_with(name + "=")) value = command[i].substr(name.size() + 1);
+    const std::string option = option_of(command[i]);
+    if (option == name && i + 1 < command.size()) value = command[i + 1];
+    if (option.starts_with(name + "=")) value = option.substr(name.size() + 1);
   }
   return value;
 }
@@ -45,17 +54,18 @@ std::string value_of(const std::vector<std::string>& command, const std::string&
 }  // namespace
 
 bool has_option(const std::vector<std::string>& command, std::string_view name) {
-  return std::ranges::any_of(
-      command, [&](const std::string& word) { return word == name || word.starts_with(std::string(name) + "="); });
+  return std::ranges::any_of(command, [&](const std::string& word) {
+    const std::string option = option_of(word);
+    return option == name || option.starts_with(std::string(name) + "=");
+  });
 }
 
 std::string numeric_options(const std::vector<std::string>& command) {
   std::string out;
   for (std::size_t i = 1; i < command.size(); ++i) {
-    const bool counts =
-        std::ranges::any_of(kNumeric, [&](std::string_view name) { return command[i].starts_with(name); });
-    if (!counts) continue;
-    out += command[i] + " ";
+    const std::string option = option_of(command[i]);
+    if (std::ranges::none_of(kNumeric, [&](std::string_view name) { return option.starts_with(name); })) continue;
+    out += option + " ";
     for (++i; i < command.size() && !command[i].starts_with("-"); ++i) out += command[i] + " ";
     --i;
   }
