@@ -6,13 +6,13 @@
 namespace larder {
 namespace {
 
-using Words = std::vector<std::string>;
+using Command = std::vector<std::string>;
 
 // llama.cpp takes underscores for dashes in the names of options. What is not seen of them are pages of other numbers
 // under the same identity.
 TEST(LlamaServerOptions, HaveUnderscoresToo) {
-  const Words dashes = {"s", "--override-kv", "a.b_c=float:1", "--control-vector", "f_1", "-c", "8"};
-  const Words underscores = {"s", "--override_kv", "a.b_c=float:1", "--control_vector", "f_1", "-c", "8"};
+  const Command dashes = {"s", "--override-kv", "a.b_c=float:1", "--control-vector", "f_1", "-c", "8"};
+  const Command underscores = {"s", "--override_kv", "a.b_c=float:1", "--control_vector", "f_1", "-c", "8"};
   EXPECT_EQ(numeric_options(underscores), numeric_options(dashes));
   EXPECT_NE(numeric_options(underscores), numeric_options({"s", "-c", "8"}));
   EXPECT_TRUE(shifts_context({"s", "--context_shift"}));
