@@ -37,16 +37,16 @@ Status check_parts(const CacheConfig& config, const CacheParts& parts) {
         "cache: recurrent checkpoints are copied on the device, which needs a transfer engine "
         "(one without host pools will do)");
   }
-  if (parts.transfer != nullptr && !parts.transfer->serves(*parts.device, parts.host)) {
-    return invalid_argument(
-        "cache: the transfer engine was created with other device pools or host pools, or without the host pools: "
-        "create it with those of the cache");
-  }
   LARDER_RETURN_IF_ERROR(validate_scope(parts.scope));
   // The layout is a part of the identity of every page (rule 4).
   if (parts.host != nullptr &&
       (parts.host->layout() != parts.scope.layout || parts.host->model().pools != parts.model->pools)) {
     return invalid_argument("cache: the host pools are of another model, or have another layout than the scope");
+  }
+  if (parts.transfer != nullptr && !parts.transfer->serves(*parts.device, parts.host)) {
+    return invalid_argument(
+        "cache: the transfer engine was created with other device pools or host pools, or without the host pools: "
+        "create it with those of the cache");
   }
   LARDER_RETURN_IF_ERROR(validate_config(config));
   LARDER_RETURN_IF_ERROR(check_tenant_limits(config.tenant_limits, *parts.model, parts.device, parts.host));

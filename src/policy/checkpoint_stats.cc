@@ -2,6 +2,8 @@
 #include "policy/checkpoint_stats.h"
 
 #include <algorithm>
+#include <numbers>
+#include <numeric>
 
 #include "base/powers_of_two.h"
 
@@ -14,9 +16,17 @@ std::size_t row_of(std::uint64_t name) {
 
 }  // namespace
 
+// Among powers of two, rounded.
+std::size_t CheckpointStats::place_of(double age) {
+  return static_cast<std::size_t>(
+      std::clamp(exponent_of(age * std::numbers::sqrt2 + 1), 0, static_cast<int>(kAges) - 1));
+}
+
 CheckpointStats::CheckpointStats(const CheckpointParameters& parameters) : parameters_(parameters) {
   counts_.fill({parameters.unknown_taken, parameters.unknown_taken * parameters.unknown_chance});
   for (std::size_t kind = 0; kind < kCheckpointKinds; ++kind) set_chance(kind);
+  reuse_age_ = parameters.unknown_age_tokens;
+  ages_[place_of(reuse_age_)] = parameters.unknown_ages;
 }
 
 void CheckpointStats::count(CheckpointKind kind, double taken, double used) {
@@ -31,7 +41,25 @@ void CheckpointStats::count(CheckpointKind kind, double taken, double used) {
 }
 
 void CheckpointStats::came(CheckpointKind kind) { count(kind, 1, 0); }
-void CheckpointStats::used(CheckpointKind kind) { count(kind, 0, 1); }
+
+// Those that have been used are no measure: what all requests share is used all the time.
+void CheckpointStats::used(CheckpointKind kind, float uses, std::uint64_t age) {
+  if (uses >= kLeastUses) return;
+  count(kind, 0, 1);
+  note_age(age);
+}
+
+void CheckpointStats::note_age(std::uint64_t age) {
+  ages_[place_of(static_cast<double>(age))] += 1;
+  const double sum = std::accumulate(ages_.begin(), ages_.end(), 0.0);
+  double below = 0;
+  std::size_t median = 0;
+  while ((below += ages_[median]) * 2 < sum) ++median;
+  reuse_age_ = two_to(static_cast<int>(median));
+  ++changes_;
+  if (sum < parameters_.most_ages) return;
+  for (double& count : ages_) count /= 2;
+}
 
 float CheckpointStats::faded(float uses, std::uint64_t tokens) const {
   if (uses == 0) return 0;
@@ -78,9 +106,11 @@ void CheckpointStats::wanted(PathHash path, std::uint64_t tick) {
   const Entry* const found = find(path);
   if (found == nullptr) return;
   Entry& entry = found == &last_ ? last_ : entries_[static_cast<std::size_t>(found - entries_.data())];
-  entry.uses = faded(entry.uses, tick - entry.tick) + 1;
+  const std::uint64_t age = tick - entry.tick;
+  const float uses = faded(entry.uses, age);
+  entry.uses = uses + 1;
   entry.tick = tick;
-  used(entry.kind);
+  used(entry.kind, uses, age);
 }
 
 float CheckpointStats::uses_of(PathHash path, std::uint64_t tick) const {

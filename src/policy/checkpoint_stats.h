@@ -2,10 +2,12 @@
 // What a tree has learnt of its checkpoints of recurrent state: how often each kind is used, and which of those that
 // were evicted would have been.
 //
-//   chance(kind)  uses by later requests / checkpoints taken, of late: most ends of prompts are never used again, most
-//                 forks are
+//   chance(kind)  checkpoints that a later request used / checkpoints taken, of late: most ends of prompts are never
+//                 used again, most forks are
 //   uses          of one checkpoint: each counts 1, and fades. What is evicted is remembered
 //                 by its path, so a checkpoint that is computed again has the uses that it had
+//   reuse_age()   how long it takes until a checkpoint that is used at all is used first: seconds between the turns of
+//                 a conversation, or hours
 //
 // Time is the tree's tick, which grows by a token for each token that is computed.
 // Threads: confined to the cache thread. Ranks: equal calls, equal answers. Cost: O(1); 24 bytes for each entry, in
@@ -36,23 +38,30 @@ struct CheckpointParameters {
   double fade_tokens = 1 << 24;                    // in which a use comes to count half
   double unknown_taken = 4, unknown_chance = 0.1;  // a kind begins as if so many had been taken, and so often used
   double most_taken = 2048;                        // of a kind; then those so far count half
+  double unknown_age_tokens = 1 << 21, unknown_ages = 8;  // begins as if so many had been used after so long
+  double most_ages = 256;                                 // then those so far count half
 };
 
 class CheckpointStats {
  public:
   static constexpr std::size_t kEntries = 32768, kWays = 4;
+  static constexpr float kLeastUses = 0.35F;  // fewer are none
   explicit CheckpointStats(const CheckpointParameters& parameters = {});
 
-  // One was taken; one was the restore point of a later request.
+  // One was taken; one that has had `uses` was the restore point of a later request, `age` tokens after it was taken or
+  // used before.
   void came(CheckpointKind kind);
-  void used(CheckpointKind kind);
+  void used(CheckpointKind kind, float uses, std::uint64_t age);
   // In [0, 1].
   [[nodiscard]] double chance(CheckpointKind kind) const { return chances_[static_cast<std::size_t>(kind)]; }
-  [[nodiscard]] std::uint64_t changes_of_chances() const { return changes_; }
+  // Tokens: the median, rounded to a power of two.
+  [[nodiscard]] double reuse_age() const { return reuse_age_; }
+  // Of chances and the reuse age.
+  [[nodiscard]] std::uint64_t changes() const { return changes_; }
 
   [[nodiscard]] float faded(float uses, std::uint64_t tokens) const;
 
-  // Its last copy on device and host is gone.
+  // Its last copy on device and host is gone. tick: when it had these uses, which is when it was taken or used last.
   void lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick);
   [[nodiscard]] bool remembers(PathHash path) const { return find(path) != nullptr; }
   void prefetch(PathHash path) const;  // into the processor's cache, for one of the calls above or below
@@ -71,10 +80,12 @@ class CheckpointStats {
   struct Count {
     double taken = 0, used = 0;
   };
+  [[nodiscard]] static std::size_t place_of(double age);  // in ages_
   [[nodiscard]] static std::uint64_t name_of(PathHash path) { return path.spread() | 1; }
   [[nodiscard]] const Entry* find(PathHash path) const;  // null: there is none
   void enter_last();
   void count(CheckpointKind kind, double taken, double used);
+  void note_age(std::uint64_t age);
   void set_chance(std::size_t kind) {
     chances_[kind] = std::min(1.0, counts_[kind].used / counts_[kind].taken);
     ++changes_;
@@ -83,9 +94,12 @@ class CheckpointStats {
   const CheckpointParameters parameters_;
   std::array<Count, kCheckpointKinds> counts_{};
   std::array<double, kCheckpointKinds> chances_{};  // of counts_
-  std::uint64_t changes_ = 0;                       // of chances_
-  std::vector<Entry> entries_;                      // empty until something is lost
-  Entry last_;  // of lost(): the next one enters it into its row, which has come from memory by then
+  static constexpr std::size_t kAges = 48;          // powers of two of tokens
+  std::array<double, kAges> ages_{};                // first uses, by how long they took
+  double reuse_age_ = 0;                            // of ages_
+  std::uint64_t changes_ = 0;
+  std::vector<Entry> entries_;  // empty until something is lost
+  Entry last_;                  // of lost(): the next one enters it into its row, which has come from memory by then
 };
 
 }  // namespace larder

@@ -36,8 +36,8 @@ using EvictionOrderPtr = std::shared_ptr<const EvictionOrder>;  // never null wh
 // reuse_order().
 struct ValueParameters {
   CheckpointParameters checkpoints{};
-  // Added to each age: tokens that are computed, all requests together, while about half of the conversations go on
-  // that ever will; at most so many times what the tier holds.
+  // Added to each age: tokens that are computed, all requests together, while half of the conversations go on that ever
+  // will (CheckpointStats::reuse_age()); at most so many, and so many times what the tier holds.
   double patience_tokens = 1 << 21, patience_turnovers = 3;
   double more_uses = 0.25;  // likely uses of what was used, beyond those that it has had
 };

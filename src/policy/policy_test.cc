@@ -3,6 +3,8 @@
 // tree_order_test.cc; the seven beside the reference's: tests/differential.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -93,12 +95,45 @@ TEST(Value, AKindThatIsUsedComesToBeWorthMore) {
   for (int i = 0; i < 100; ++i) {
     stats.came(CheckpointKind::kFork);
     stats.came(CheckpointKind::kGrid);
-    if (i % 2 == 0) stats.used(CheckpointKind::kFork);
+    if (i % 2 == 0) stats.used(CheckpointKind::kFork, 0, 1000);
   }
   const double fork = worth(checkpoint(CheckpointKind::kFork, 0, 1), 1000, stats);
   EXPECT_NEAR(fork / worth(checkpoint(CheckpointKind::kGrid, 0, 1), 1000, stats), 50.4 / 0.4, 1e-6);
-  for (int i = 0; i < 10'000; ++i) stats.used(CheckpointKind::kFork);
+  for (int i = 0; i < 10'000; ++i) stats.used(CheckpointKind::kFork, 0, 1000);
   EXPECT_EQ(stats.chance(CheckpointKind::kFork), 1);
+}
+
+// Of two loads, one whose conversations go on at once and one whose take long, an old restore point that has been used
+// is worth less than a new one in the first alone.
+TEST(Value, WhereConversationsGoOnAtOnceThoseThatEndedMakeRoom) {
+  const auto old_to_new = [](std::uint64_t reuse_age) {
+    CheckpointStats stats;
+    for (int i = 0; i < 100; ++i) {
+      stats.came(CheckpointKind::kOutput);
+      if (i % 2 == 0) stats.used(CheckpointKind::kOutput, 0, reuse_age);
+    }
+    return worth(checkpoint(CheckpointKind::kOutput, 1, 1), 1'000'000, stats) /
+           worth(checkpoint(CheckpointKind::kOutput, 0, 1), 1000, stats);
+  };
+  EXPECT_LT(old_to_new(10'000), 0.5);
+  EXPECT_GT(old_to_new(2'000'000), 1.5);
+}
+
+TEST(CheckpointStats, LearnHowLongTheFirstUseTakes) {
+  CheckpointStats stats;
+  EXPECT_EQ(stats.reuse_age(), 1 << 21) << "before anything is known";
+  for (int i = 0; i < 20; ++i) stats.used(CheckpointKind::kOutput, 0, 8'000 + i);
+  EXPECT_EQ(stats.reuse_age(), 8192);
+  const std::uint64_t changes = stats.changes();
+  for (int i = 0; i < 1000; ++i) stats.used(CheckpointKind::kFork, 5, 10);
+  EXPECT_EQ(stats.reuse_age(), 8192) << "what all requests share is no measure";
+  EXPECT_EQ(stats.changes(), changes);
+  for (int i = 0; i < 300; ++i) stats.used(CheckpointKind::kOutput, 0, 1'000'000);
+  EXPECT_EQ(stats.reuse_age(), 1 << 20) << "of late";
+  for (const std::uint64_t age : {std::uint64_t{0}, ~std::uint64_t{0}}) {
+    for (int i = 0; i < 1000; ++i) stats.used(CheckpointKind::kOutput, 0, age);
+    EXPECT_TRUE(stats.reuse_age() == 1 || stats.reuse_age() == std::exp2(47)) << stats.reuse_age();
+  }
 }
 
 TEST(Value, PriorityIsWorthAFactorOfTwoAStep) {
@@ -121,7 +156,7 @@ TEST(Value, AHintIsBelievedAsFarAsItCameTrue) {
   for (int i = 0; i < 100; ++i) {  // the caller is wrong as a rule
     stats.came(with_hint(kOutput, true));
     stats.came(with_hint(kOutput, false));
-    stats.used(with_hint(kOutput, i % 10 == 0));
+    stats.used(with_hint(kOutput, i % 10 == 0), 0, 1000);
   }
   EXPECT_GT(worth_after(false), 5 * worth_after(true));
 }

@@ -2,12 +2,13 @@
 // Restore points by what they are worth: of models with recurrent state.
 //
 //   worth = likely uses x tokens that resuming there saves / bytes that leave with it
-//           / (age + patience) / (1 + age / the time in which a use comes to count half)
+//           / (age + patience) / (1 + age / fade)
 //
 // likely uses: those that it has had, faded; of one that nobody has used yet the chance of its kind, which is learnt
 // (CheckpointStats). The divisions by the age make a use the less likely the longer it has not come: first by the age,
-// and after that time, which only tiers that hold nearly everything live to see, by its square. The patience keeps what
-// is new from outweighing everything.
+// and beyond the fade by its square. The patience keeps what is new from outweighing everything. It is the time that
+// turns of conversations take to come, which is learnt, and the fade eight times as much: so where conversations go on
+// at once, those that have ended make room for new ones within a few times of that.
 //
 // Data whose worth is alike but for its age is one queue, least recently used first, so the worth of each queue's first
 // is all that is compared: exact but for the rounding of uses and gain to powers of two, without sampling, and each
@@ -34,8 +35,9 @@ namespace {
 constexpr int kGains = 14, kGainOfOne = 6;  // levels of a factor of two; the one that stands for 1
 constexpr int kMostPriority = 4;
 constexpr int kUses = 8, kUsesOfOne = 1;
-constexpr float kLeastUses = 0.35F;  // fewer are none
-constexpr double kOldAfter = 16;     // this part of the patience
+constexpr double kOldAfter = 16;  // this part of the most patience
+constexpr double kFadeOfPatience = 8;
+constexpr double kLeastPatience = 1.0 / 16;  // of what the tier holds
 constexpr int kIdle = 0, kNeverUsed = 1, kUsed = kNeverUsed + static_cast<int>(kCheckpointKinds) * kGains;
 constexpr int kHeld = 255;
 static_assert(kUsed + kUses * kGains <= kHeld - 1);
@@ -96,8 +98,9 @@ class Value final : public EvictionOrder {
     // Each step of priority doubles what it is worth.
     const int steps = std::clamp<int>(facts.priority, -kMostPriority, kMostPriority);
     const int gain = level_of(facts.gain, kGainOfOne + steps, kGains);
-    const int first = facts.uses < kLeastUses ? kNeverUsed + static_cast<int>(facts.kind) * kGains
-                                              : kUsed + level_of(double{facts.uses}, kUsesOfOne, kUses) * kGains;
+    const int first = facts.uses < CheckpointStats::kLeastUses
+                          ? kNeverUsed + static_cast<int>(facts.kind) * kGains
+                          : kUsed + level_of(double{facts.uses}, kUsesOfOne, kUses) * kGains;
     return static_cast<std::uint8_t>(first + gain);
   }
 
@@ -111,8 +114,12 @@ class Value final : public EvictionOrder {
   void worths(std::span<const std::uint8_t> queues, std::span<const std::uint64_t> last_uses, const QueueClock& now,
               const CheckpointStats& stats, std::span<double> out) const override {
     const std::array<double, kLikelies> likely = likely_uses(stats);
-    const double patience =
-        std::min(parameters_.patience_tokens, parameters_.patience_turnovers * static_cast<double>(now.tier_tokens));
+    const auto tier_tokens = static_cast<double>(now.tier_tokens);
+    const double most = std::min(parameters_.patience_tokens, parameters_.patience_turnovers * tier_tokens);
+    const double learnt =
+        std::clamp(stats.reuse_age(), kLeastPatience * tier_tokens, std::max(parameters_.patience_tokens, tier_tokens));
+    const double patience = std::min(most, learnt);
+    const double per_fade = std::max(per_fade_, 1 / (kFadeOfPatience * learnt + 1));
     // Signed: one instruction makes a double of it.
     const auto age_of = [&](std::size_t i) {
       return static_cast<double>(static_cast<std::int64_t>(now.tick - last_uses[i]));
@@ -124,13 +131,13 @@ class Value final : public EvictionOrder {
     for (std::size_t i = 0; i < queues.size(); i += 2) {
       const std::size_t k = std::min(i + 1, queues.size() - 1);
       const Pair weight = {weight_of(i), weight_of(k)}, age = {age_of(i), age_of(k)};
-      const Pair worth = weight / ((age + patience + 1) * (1 + age * per_fade_));
+      const Pair worth = weight / ((age + patience + 1) * (1 + age * per_fade));
       out[i] = worth[0];
       out[k] = worth[1];
     }
     for (std::size_t i = 0; i < queues.size(); ++i) {
       // What is young is perhaps a piece of a prompt that is still coming.
-      if (queues[i] == kIdle && age_of(i) >= patience / kOldAfter) out[i] = 0;
+      if (queues[i] == kIdle && age_of(i) >= most / kOldAfter) out[i] = 0;
     }
   }
 

@@ -160,6 +160,24 @@ TEST(TreeOrder, WhatARunningRequestStandsOnIsNotTheNextVictimOfTheHost) {
   f.check();
 }
 
+// The next turn of a conversation does not end where the one before did, whose checkpoint it would have resumed at.
+TEST(TreeOrder, APromptUsesTheCheckpointsThatItWouldHaveFoundBeforeItsOwn) {
+  Fixture f(config_of(1, 0, true, EvictionPolicy::kValue));
+  const Tokens turns = iota_tokens(8, 100);
+  f.insert(Tokens(turns.begin(), turns.begin() + 4), {.checkpoints = {4}});
+  EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kDrop).dropped, 4u);
+  const auto recalled = [&](std::uint64_t page) {
+    CheckpointOrigin origin;
+    CheckpointOrigin* const origins[] = {&origin};
+    const std::uint64_t pages[] = {page};
+    f.tree.recall({f.tree.root(f.space), 0}, turns, pages, origins);
+    return origin.uses;
+  };
+  EXPECT_EQ(recalled(3), 0) << "nobody ended there";
+  EXPECT_EQ(recalled(8), 0) << "nor here; but on the way";
+  EXPECT_EQ(recalled(4), 2) << "this time, and the one before";
+}
+
 // value without recurrent state: a cache of `room` documents of two pages, of which each request reads one.
 class Documents {
  public:

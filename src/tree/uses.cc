@@ -18,9 +18,10 @@ void Uses::touch(const TreePosition& at, bool count_hit) {
 void Uses::count_use(Id id) {
   Node& n = node(id);
   if (!state_.weighs || (n.present & kMambaBits) == 0) return;
-  n.uses = state_.uses_now(n) + 1;
+  const float uses = state_.uses_now(n);
+  state_.stats.used(n.kind, uses, state_.tick - std::uint64_t{n.uses_at} * kTicksOfUse);
+  n.uses = uses + 1;
   n.uses_at = static_cast<std::uint32_t>(state_.tick / kTicksOfUse);
-  state_.stats.used(n.kind);
 }
 
 void Uses::note_prompt(NamespaceId space, std::span<const TokenId> tokens) {
@@ -34,18 +35,19 @@ void Uses::note_prompt(NamespaceId space, std::span<const TokenId> tokens) {
 void Uses::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
                   std::span<CheckpointOrigin* const> origins) {
   if (!state_.weighs || pages.empty() || !state_.nodes.exists(at.node.v)) return;
-  PathHash end = keys_.hash_at(at);
-  std::uint64_t from = at.pages;
-  const CheckpointOrigin* last = nullptr;
-  for (std::size_t i = 0; i < pages.size(); from = pages[i++]) {
-    end.append(rest.subspan((from - at.pages) * state_.page_size, (pages[i] - from) * state_.page_size));
+  PathHash end = keys_.hash_at(at), last_remembered;
+  bool is_any = false;
+  std::uint64_t page = at.pages;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    for (; page < pages[i]; ++page) {  // where earlier requests ended is not where this one will
+      end.append(rest.subspan((page - at.pages) * state_.page_size, state_.page_size));
+      if (!state_.stats.remembers(end)) continue;
+      last_remembered = end;
+      is_any = true;
+    }
     origins[i]->path = end;
-    state_.stats.prefetch(end);
   }
-  for (CheckpointOrigin* const origin : origins) {
-    if (state_.stats.remembers(*origin->path)) last = origin;
-  }
-  if (last != nullptr) state_.stats.wanted(*last->path, state_.tick);
+  if (is_any) state_.stats.wanted(last_remembered, state_.tick);
   for (CheckpointOrigin* const origin : origins) origin->uses = state_.stats.uses_of(*origin->path, state_.tick);
 }
 

@@ -48,7 +48,7 @@ class VictimQueues {
 
   // What the worths and the ranks of nodes that nobody touches depend on.
   struct Question {
-    std::uint64_t tick = 0, tier_pages = 0, changes_of_chances = 0;
+    std::uint64_t tick = 0, tier_pages = 0, changes_of_stats = 0;
     TenantId who{};
     bool breaks_floors = false, own_first = false;
     friend bool operator==(const Question&, const Question&) = default;

@@ -172,7 +172,7 @@ VictimQueues::First Victims::first_victim(VictimQueues& victims, ComponentKind c
   const VictimQueues::Question question{
       .tick = state_.tick,
       .tier_pages = state_.counts[index_of(ComponentKind::kFull)][index_of(t)].resident,
-      .changes_of_chances = state_.stats.changes_of_chances(),
+      .changes_of_stats = state_.stats.changes(),
       .who = who.tenant,
       .breaks_floors = who.breaks_floors,
       .own_first = own_first};
