@@ -512,7 +512,10 @@ TEST(CacheCorner, HostPoolsThatTheScopeDoesNotNameAreRefused) {
   const ModelSpec other = small_model(Shape::kFullSidecar);
   const auto create = [&](const ModelSpec& model, HostLayout pools, HostLayout scope) {
     const auto host = std::move(HostPools::create(model, pools, 1 << 16, host_memory_source())).value();
+    const auto cpu = make_cpu_device(h.executor);
+    const auto engine = TransferEngine::create(*cpu, *h.device, host.get(), CacheConfig().max_operations);
     CacheParts parts{.model = &h.model, .device = h.device.get(), .host = host.get(), .transfer = h.transfer.get()};
+    if (engine.is_ok()) parts.transfer = engine->get();  // none between pools of different models
     parts.clock = &h.clock;
     parts.scope.layout = scope;
     return Cache::create(CacheConfig{}, parts).status().code();
