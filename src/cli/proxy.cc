@@ -20,6 +20,7 @@
 #include "server/auth.h"
 #include "server/command_line.h"
 #include "server/key_file.h"
+#include "server/llama/llama_command.h"
 #include "server/llama/llama_proxy.h"
 #include "server/metadata_server.h"
 #include "server/tls_context.h"
@@ -28,8 +29,12 @@
 namespace larder {
 namespace {
 
+using llama::caps_slots;
+using llama::key_of;
 using llama::LlamaProxy;
+using llama::numeric_options;
 using llama::ProxySettings;
+using llama::shifts_context;
 
 struct ProxyOptions {
   std::string host = "127.0.0.1";
@@ -175,7 +180,7 @@ int run_proxy(const ProxyOptions& options, ProxySettings settings) {
     if (!made.is_ok()) return fail_proxy(made);
     settings.slot_directory = folder.path();
   }
-  LlamaServerProcess server;
+  LlamaServerProcess server([&signals] { signals.wake(); });
   settings.check_wait = [&] { return signals.is_pending() ? cancelled("a signal came") : server.check_start(); };
   if (!options.command.empty()) {
     const Status made = real_file_system().make_dirs(settings.slot_directory);
@@ -194,6 +199,8 @@ int run_proxy(const ProxyOptions& options, ProxySettings settings) {
   run_until_stopped(**proxy, signals, "larder proxy");
   proxy->reset();
   server.stop();
+  // Whoever watches this process may start both anew.
+  if (server.has_given_up()) return fail_proxy(unavailable("llama-server ended several times in a row"));
   std::printf("stopped\n");
   return 0;
 }

@@ -2,20 +2,20 @@
 #include "cli/real_llama_server.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/clock.h"
-#include "base/file_system.h"
 #include "base/log.h"
-#include "engine/text_file.h"
+#include "server/llama/llama_command.h"
 
 namespace larder {
+
+using llama::has_option;
+
 namespace {
 
 constexpr Nanos kLook = std::chrono::seconds(1);  // one wait for its end; then a stop is looked for
@@ -25,86 +25,10 @@ constexpr Nanos kPause = std::chrono::seconds(1);  // before it is started again
 constexpr int kMostFailedStarts = 5;
 constexpr int kNotExecutable = 126, kNoProgram = 127;  // exit codes of the shell; 127 is the dynamic linker's, too
 constexpr std::array<std::string_view, 4> kOurs = {"--host", "--port", "--slot-save-path", "--reuse-port"};
-constexpr std::array<std::string_view, 6> kNumeric = {"--rope",           "--yarn", "--override-kv",
-                                                      "--control-vector", "--lora", "--kv-overrides"};
-
-// llama-server takes these from the environment, too; it has none for LoRA, control vectors and overrides.
-constexpr std::array<std::string_view, 2> kNumericVariables = {"LLAMA_ARG_ROPE_", "LLAMA_ARG_YARN_"};
-constexpr std::array<std::string_view, 4> kTruths = {"on", "enabled", "true", "1"};  // as llama.cpp reads variables
-
-// As llama.cpp reads it: "--override_kv" is "--override-kv".
-std::string option_of(std::string word) {
-  if (!word.starts_with("--")) return word;
-  const auto end = word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
-  std::replace(word.begin(), end, '_', '-');
-  return word;
-}
-
-// The last value of "--name VALUE" or "--name=VALUE"; empty: there is none.
-std::string value_of(const std::vector<std::string>& command, const std::string& name) {
-  std::string value;
-  for (std::size_t i = 0; i < command.size(); ++i) {
-    const std::string option = option_of(command[i]);
-    if (option == name && i + 1 < command.size()) value = command[i + 1];
-    if (option.starts_with(name + "=")) value = option.substr(name.size() + 1);
-  }
-  return value;
-}
-
 }  // namespace
 
-bool has_option(const std::vector<std::string>& command, std::string_view name) {
-  return std::ranges::any_of(command, [&](const std::string& word) {
-    const std::string option = option_of(word);
-    return option == name || option.starts_with(std::string(name) + "=");
-  });
-}
-
-std::string numeric_options(const std::vector<std::string>& command) {
-  std::string out;
-  for (std::size_t i = 1; i < command.size(); ++i) {
-    const std::string option = option_of(command[i]);
-    if (std::ranges::none_of(kNumeric, [&](std::string_view name) { return option.starts_with(name); })) continue;
-    out += option + " ";
-    for (++i; i < command.size() && !command[i].starts_with("-"); ++i) out += command[i] + " ";
-    --i;
-  }
-  std::vector<std::string> variables;
-  for (char** variable = ::environ; *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    if (std::ranges::any_of(kNumericVariables, [&](std::string_view name) { return text.starts_with(name); })) {
-      variables.emplace_back(text);
-    }
-  }
-  std::ranges::sort(variables);
-  for (const std::string& variable : variables) out += variable + " ";
-  return out;
-}
-
-bool caps_slots(const std::vector<std::string>& command) {
-  return has_option(command, "--kv-unified-per-slot") || std::getenv("LLAMA_ARG_KV_UNIFIED_PER_SLOT") != nullptr;
-}
-
-bool shifts_context(const std::vector<std::string>& command) {
-  const char* const variable = std::getenv("LLAMA_ARG_CONTEXT_SHIFT");
-  return has_option(command, "--context-shift") ||
-         (variable != nullptr && std::ranges::find(kTruths, std::string_view(variable)) != kTruths.end());
-}
-
-Result<std::string> key_of(const std::vector<std::string>& command) {
-  std::string keys = value_of(command, "--api-key");
-  const std::string path = value_of(command, "--api-key-file");
-  if (keys.empty() && !path.empty()) {
-    const Result<std::string> text = read_text_file(real_file_system(), path);
-    if (!text.is_ok()) return invalid_argument("--api-key-file behind --: " + text.status().message());
-    const std::size_t begin = std::min(text->find_first_not_of("\r\n"), text->size());
-    return text->substr(begin, text->find_first_of("\r\n", begin) - begin);
-  }
-  if (const char* const variable = std::getenv("LLAMA_API_KEY"); keys.empty() && variable != nullptr) keys = variable;
-  return keys.substr(0, keys.find(','));
-}
-
-LlamaServerProcess::LlamaServerProcess() : thread_("llama-server", 1, 1) {}
+LlamaServerProcess::LlamaServerProcess(std::function<void()> given_up)
+    : given_up_(std::move(given_up)), thread_("llama-server", 1, 1) {}
 
 LlamaServerProcess::~LlamaServerProcess() { stop(); }
 
@@ -162,7 +86,9 @@ void LlamaServerProcess::watch() {
     log_error("proxy", fmt::format("llama-server has ended (exit code {})", code));
     if (!has_served_.load()) return early_end_.store(code);
     if (failed_starts >= kMostFailedStarts) {
-      return log_error("proxy", "llama-server is not started again: it ended several times in a row");
+      log_error("proxy", "llama-server is not started again: it ended several times in a row");
+      has_given_up_.store(true);
+      return given_up_();
     }
     {
       LockGuard guard(mutex_);

@@ -7,8 +7,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/ranked_mutex.h"
@@ -20,7 +20,8 @@ namespace larder {
 
 class LlamaServerProcess {
  public:
-  LlamaServerProcess();
+  // given_up: called once, on the watching thread, when it has died too often to be started again.
+  explicit LlamaServerProcess(std::function<void()> given_up);
   ~LlamaServerProcess();
   LlamaServerProcess(const LlamaServerProcess&) = delete;
   LlamaServerProcess& operator=(const LlamaServerProcess&) = delete;
@@ -36,35 +37,24 @@ class LlamaServerProcess {
   // else.
   [[nodiscard]] Status check_start() const;
   void stop();
+  [[nodiscard]] bool has_given_up() const { return has_given_up_.load(); }
 
  private:
   static constexpr int kNone = -1;
   [[nodiscard]] Status start_once();
   void watch();
 
+  const std::function<void()> given_up_;
   // constant once started
   std::string program_;
   std::vector<std::string> arguments_;
   std::uint16_t port_ = 0;
-  std::atomic<bool> is_stopping_{false}, has_served_{false};
+  std::atomic<bool> is_stopping_{false}, has_served_{false}, has_given_up_{false};
   std::atomic<int> early_end_{kNone};  // the exit code before it served
   ChildProcess child_;                 // of the watching thread; kill_now() from any
   RankedMutex mutex_{LockRank::kServer};
   RankedCondition stopped_;
   ThreadPoolExecutor thread_;
 };
-
-// "--name" or "--name=...".
-[[nodiscard]] bool has_option(const std::vector<std::string>& command, std::string_view name);
-// Whether a llama-server with these options moves what is in a full slot; the environment counts, too.
-[[nodiscard]] bool shifts_context(const std::vector<std::string>& command);
-// Whether its slots may use less than the context that there is.
-[[nodiscard]] bool caps_slots(const std::vector<std::string>& command);
-// Of a llama-server's options those that change its numbers, in their order, and then such variables of the
-// environment: part of its pages' identity.
-[[nodiscard]] std::string numeric_options(const std::vector<std::string>& command);
-// A key that a llama-server with these options takes, the first of several: of --api-key, of the file that
-// --api-key-file names, or of the environment's LLAMA_API_KEY. Empty: it asks for none. Errors: the file's.
-[[nodiscard]] Result<std::string> key_of(const std::vector<std::string>& command);
 
 }  // namespace larder

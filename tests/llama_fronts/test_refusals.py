@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is wrong with models, servers, files and disks is said clearly, and costs no wrong token."""
 
+import os
+import signal
 import subprocess
 
 import servers
@@ -36,6 +38,19 @@ def test_transposed_values_are_refused(model):
 def test_a_command_that_dies_is_not_waited_for(tmp_path):
     code, said = fails(Proxy(tmp_path / "none.gguf"))
     assert code == 1 and "ended before it served" in said, said
+
+
+def test_a_proxy_ends_when_its_server_cannot_be_started_again(model, start, tmp_path):
+    program = tmp_path / "llama-server"  # serves once
+    program.write_text(f'#!/bin/sh\n[ ! -e {tmp_path}/served ] || exit 3\ntouch {tmp_path}/served\n'
+                       f'exec {LLAMA_SERVER} "$@"\n')
+    program.chmod(0o755)
+    proxy = Proxy(model("qwen3next"), *SERVER)
+    proxy.arguments[proxy.arguments.index(LLAMA_SERVER)] = str(program)
+    start(proxy).complete([1, 2, 3])
+    os.kill(proxy.server_pid(), signal.SIGKILL)
+    assert proxy.process.wait(60) == 1, proxy.log()
+    assert "ended several times in a row" in proxy.log()
 
 
 def test_a_second_proxy_on_the_same_files_is_refused(model, start, tmp_path):

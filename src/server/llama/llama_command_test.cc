@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/real_llama_server.h"
+#include "server/llama/llama_command.h"
 
 #include <gtest/gtest.h>
 
-namespace larder {
+namespace larder::llama {
 namespace {
 
 using Command = std::vector<std::string>;
@@ -22,4 +22,4 @@ TEST(LlamaServerOptions, HaveUnderscoresToo) {
 }
 
 }  // namespace
-}  // namespace larder
+}  // namespace larder::llama
