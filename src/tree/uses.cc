@@ -35,19 +35,22 @@ void Uses::note_prompt(NamespaceId space, std::span<const TokenId> tokens) {
 void Uses::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
                   std::span<CheckpointOrigin* const> origins) {
   if (!state_.weighs || pages.empty() || !state_.nodes.exists(at.node.v)) return;
-  PathHash end = keys_.hash_at(at), last_remembered;
-  bool is_any = false;
+  CheckpointStats& stats = state_.stats;
+  PathHash end = keys_.hash_at(at);
+  std::optional<PathHash> on_the_way, taken_again;  // the last ones that are remembered
   std::uint64_t page = at.pages;
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    for (; page < pages[i]; ++page) {  // where earlier requests ended is not where this one will
+    for (; page < pages[i]; ++page) {
       end.append(rest.subspan((page - at.pages) * state_.page_size, state_.page_size));
-      if (!state_.stats.remembers(end)) continue;
-      last_remembered = end;
-      is_any = true;
+      if (!stats.remembers(end)) continue;
+      (page + 1 == pages[i] ? taken_again : on_the_way) = end;
+      if (page + 1 == pages[i]) on_the_way.reset();
     }
     origins[i]->path = end;
   }
-  if (is_any) state_.stats.wanted(last_remembered, state_.tick);
+  // The next turn of a conversation does not end where the one before did.
+  if (on_the_way) stats.missed(*on_the_way, state_.tick);
+  if (taken_again) stats.wanted(*taken_again, state_.tick);
   for (CheckpointOrigin* const origin : origins) origin->uses = state_.stats.uses_of(*origin->path, state_.tick);
 }
 
