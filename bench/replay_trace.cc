@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -111,7 +113,7 @@ Status ReplayTrace::add_line(const std::string& line) {
 
 Result<ReplayTrace> ReplayTrace::read(const std::string& path, std::uint64_t block_tokens, std::size_t limit) {
   std::ifstream file(path);
-  if (!file) return not_found(fmt::format("cannot read the trace '{}'", path));
+  if (!file) return not_found(fmt::format("cannot read the trace '{}': {}", path, std::strerror(errno)));
   ReplayTrace trace;
   trace.block_tokens_ = block_tokens;
   std::string line;

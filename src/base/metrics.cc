@@ -132,7 +132,11 @@ double histogram_quantile(const MetricSeries& histogram, double q) {
   for (const auto& [bound, count] : histogram.buckets) {
     const auto until = static_cast<double>(count);
     if (until >= wanted && until > below) {
-      return std::isinf(bound) ? low : low + (bound - low) * (wanted - below) / (until - below);
+      if (std::isinf(bound)) return low;
+      const double inside = low + (bound - low) * (wanted - below) / (until - below);
+      // Markov: of what is not negative, no more than 1 - q lies above mean / (1 - q). In wide buckets that tells more.
+      const double mean = histogram.sum / static_cast<double>(histogram.count);
+      return mean > 0 && q < 1 ? std::max(low, std::min(inside, mean / (1 - q))) : inside;
     }
     below = until;
     low = bound;

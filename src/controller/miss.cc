@@ -35,8 +35,7 @@ namespace {
 
 std::string eviction(const Miss& miss) {
   if (!miss.ago) return "too long ago to be known";
-  std::string text = miss.tier == LostFrom::kStorage ? "it left the host " : "";
-  text += fmt::format("{:.1f} s ago", std::chrono::duration<double>(*miss.ago).count());
+  std::string text = fmt::format("{:.1f} s ago", std::chrono::duration<double>(*miss.ago).count());
   if (miss.by.v != 0) text += fmt::format(", to make room for request {}", miss.by.v);
   return text;
 }
@@ -53,6 +52,10 @@ std::string miss_sentence(const Miss& miss) {
     case MissReason::kDiverged:
       return fmt::format("at token {} what is cached goes on with other tokens", miss.at_token);
     case MissReason::kEvicted:
+      if (miss.tier == LostFrom::kStorage) {
+        return fmt::format("storage has {} at token {} no more, which left the host {}", component, miss.at_token,
+                           eviction(miss));
+      }
       return fmt::format("{} at token {} was evicted from {}: {}", component, miss.at_token, lost_from_name(miss.tier),
                          eviction(miss));
     case MissReason::kNoCheckpoint:

@@ -51,6 +51,11 @@ TEST(MetricsJson, ReadsWhatTheRegistryWrites) {
   EXPECT_NEAR(histogram_quantile(series, 0.5), 0.001 + 0.009 * 50 / 90, 1e-9);
   EXPECT_EQ(histogram_quantile(series, 0.99), 0.1);  // beyond the last bound
   EXPECT_EQ(histogram_quantile({}, 0.5), 0);
+  MetricSeries quick;
+  quick.count = 100;
+  quick.sum = 100 * 2e-6;
+  quick.buckets = {{0.001, 100}, {0.01, 100}};
+  EXPECT_DOUBLE_EQ(histogram_quantile(quick, 0.5), 4e-6) << "half of them are no more than twice the mean";
 }
 
 TEST(MetricsJson, PassesOverWhatItDoesNotKnow) {

@@ -74,7 +74,7 @@ class TransferEngine {
   // live; kOverloaded: max_in_flight.
   [[nodiscard]] virtual Status submit(TransferRequest request, Done done) = 0;
   [[nodiscard]] virtual std::size_t in_flight() const = 0;
-  // Whether it copies between these pools; host may be null: only on the device. Constant. One that moves no bytes: any.
+  // Whether it copies between these pools; host null: only on the device. Constant. One that moves no bytes: any.
   [[nodiscard]] virtual bool serves(const DevicePools& /*device*/, const HostPools* /*host*/) const { return true; }
   // How many submit() takes at a time. Constant. Most of all: as many as there are.
   [[nodiscard]] virtual std::size_t max_in_flight() const { return std::numeric_limits<std::size_t>::max(); }

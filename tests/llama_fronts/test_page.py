@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's page and `larder stat`, of `larder proxy` and of `larder serve` with a GGUF file, in a real Chromium."""
+"""The operator's page in a real Chromium, and `larder stat`: of `larder proxy` and of GGUF files."""
 
 import json
 import os

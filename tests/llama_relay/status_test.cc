@@ -95,6 +95,15 @@ TEST_F(RelayStatus, ItsMetricsComeAsJsonToo) {
   EXPECT_NE(get("/metrics?format=text").body.find("\nlarder_proxy_prompt_tokens_total 200\n"), std::string::npos);
 }
 
+TEST_F(RelayStatus, WhatIsExplainedHasASaltThatIsText) {
+  HttpClient client(rig_.url(), std::chrono::seconds(20));
+  const auto explain = [&](const Json& body) { return client.request("POST", "/larder/explain", body.dump()); };
+  EXPECT_EQ(explain({{"text", "a prompt"}, {"cache_salt", "a"}}).value_or({}).status, 200u);
+  const HttpReply refused = explain({{"text", "a prompt"}, {"cache_salt", 7}}).value_or({});
+  EXPECT_EQ(refused.status, 400u);
+  EXPECT_NE(refused.body.find("cache_salt"), std::string::npos) << refused.body;
+}
+
 TEST_F(RelayStatus, TheOperatorsPageIsForThisMachineAlone) {
   EXPECT_NE(get("/larder/ui").body.find("src=\"ui/app.js\""), std::string::npos);
   EXPECT_NE(get("/larder/ui/app.js").body.find("'/larder/status'"), std::string::npos);

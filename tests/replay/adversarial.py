@@ -13,9 +13,10 @@ waves   16 conversations of four turns, which take turns; then 16 new ones, and 
 
 Checked: `value` has at least 0.95 times what the best of the classic policies has. With recurrent state no policy has
 anything on the loop (states leave least recently used first under each of them), so there it has no less than a tenth
-of a point below the best; and on the waves, which no policy but age suits, 0.9 times the best. And hints (`--hints`): right for 70 % they gain on flood, wrong for all they lose less than
-3 % of the hits. And floors (`--tenant-limits`): beside the flood, conversations with a floor of half of the host, or
-with a ceiling for the flood, have at least 0.95 times the hits that they have alone on half of it.
+of a point below the best; and on the waves, which suit age alone, it has 0.9 times the best. And hints (`--hints`):
+right for 70 % they gain on flood, wrong for all they lose less than 3 % of the hits. And floors (`--tenant-limits`):
+beside the flood, conversations with a floor of half of the host, or with a ceiling for the flood, have at least 0.95
+times the hits that they have alone on half of it.
 --all does so with three sizes, not one.
 """
 

@@ -122,8 +122,10 @@ Result<std::string> explain_prefix(const ExplainParts& parts, ExplainedServer& s
   const auto tokens = prompt_of(*question, server, body);
   if (!tokens.is_ok()) return tokens.status();
   if (tokens->empty()) return invalid_argument("the prompt has no tokens");
-  const auto given = question->find("cache_salt");
-  const std::string salt = given != question->end() && given->is_string() ? given->get<std::string>() : std::string();
+  std::string salt;
+  JsonReader reader(*question);
+  reader.read("cache_salt", salt);
+  if (!reader.is_ok()) return reader.status();
   Tiers tiers;
   tiers.prompt = tokens->size();
   tiers.slot = server.best_slot(*tokens, salt);
