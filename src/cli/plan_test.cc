@@ -325,7 +325,7 @@ TEST_F(Plan, SizesThatAreChosen) {
 
 TEST_F(Plan, StepsArePricedByWhatTheyGain) {
   PlanOptions options = sweep_options();
-  options.sweep.gib = {std::vector<double>{0.01}, {0.001, 0.002, 0.02}, {0}};
+  options.sweep.gib = {std::vector<double>{0.001}, {0.0005, 0.001, 0.02}, {0}};
   options.sweep.price[kPlanHost] = 4;
   const Json sweep = run(options)["sweep"];
   ASSERT_EQ(sweep["steps"].size(), 2u);

@@ -146,9 +146,8 @@ enum class SaveStop : std::uint8_t {
 struct SaveResult {
   Status status;  // of the copy
   SaveStop stop = SaveStop::kNone;
-  // Pages: of what was given, all up to here is on the host now. kParentMissing: the host has the path up to here,
-  // which is before `from`: a save from here would be taken.
-  std::uint64_t kept = 0;
+  std::uint64_t kept = 0;        // pages: of what was given, all up to here is on the host now
+  std::uint64_t path_pages = 0;  // kParentMissing: the host has the path up to here; a save from here would be taken
   // Of full, of the window, states: copied, and there before.
   std::uint64_t new_pages = 0, known_pages = 0;
   std::uint64_t new_window = 0, known_window = 0;

@@ -226,7 +226,7 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
   if (match.full_any_pages < request.from) {
     if (is_parent_coming(space, request)) return overloaded("save: the pages before are being saved; after a poll");
     save.result.stop = SaveStop::kParentMissing;
-    save.result.kept = match.full_any_pages;  // from where a save would be taken
+    save.result.path_pages = match.full_any_pages;
     save.use = SpaceTable::Use();
     save.is_over = true;
     saves_.add(id, std::move(save));

@@ -230,7 +230,7 @@ Status take(larder_connector& connector, std::uint64_t transfer, larder_transfer
     }
     if (!save.is_ok()) return save.status();
     copied = save->status;
-    result.pages = save->kept;
+    result.pages = save->stop == larder::SaveStop::kParentMissing ? save->path_pages : save->kept;
     result.bytes = save->bytes;
     result.known_pages = save->known_pages;
     result.stop = static_cast<std::uint32_t>(save->stop);

@@ -204,7 +204,7 @@ CASES = [
     (1, "detach ASKS --admin-api-key-file @/key", ["HTTP 404", "ASKS: as it was: ", "!larder detach: "]),
     (1, "bench multiturn --url ASKS", ["HTTP 401", "give the server's key with --api-key-file FILE"]),
     (1, "bench multiturn --url ASKS --api-key-file @/key", ["give --page-size"]),
-    (1, "stat --url OTHER", ["HTTP 404", "no `larder serve --model NAME` answers there"]),
+    (1, "stat --url OTHER", ["HTTP 404", "no `larder serve` or `larder proxy` answers there"]),
     (1, "explain --text a --url OTHER", ["HTTP 404", "no `larder serve` or `larder proxy` answers there"]),
     (1, "detach OTHER", ["HTTP 404", "no `larder serve` or SGLang answers there"]),
     (2, "attach --backend file --extra-config x OTHER", ["larder attach: --extra-config: a JSON object", "!HTTP"]),
