@@ -77,8 +77,12 @@ TEST_F(SimCuda, SeesPiecesOfOneLaunchThatWriteTheSame) {
   CopyLaunch launch{};
   launch.pairs = reinterpret_cast<const CopyPair*>(list);
   launch.group_count = 1;
-  launch.groups[0] = {.pair_count = 2, .width = 32, .rows = 1, .vector = 16};
-  cut_into_tiles(launch.groups[0]);
+  CopyGroup& group = launch.groups[0];
+  group.pair_count = 2;
+  group.width = 32;
+  group.rows = 1;
+  group.vector = 16;
+  cut_into_tiles(group);
   launch.tile_count = 2;
   ASSERT_TRUE(driver.launch(launch, 1, stream).is_ok());
   EXPECT_EQ(said(), "pieces of a launch that depend on each other");
