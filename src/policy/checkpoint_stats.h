@@ -64,11 +64,8 @@ class CheckpointStats {
   // Its last copy on device and host is gone. tick: when it had these uses, which is when it was taken or used last.
   void lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick);
   [[nodiscard]] bool remembers(PathHash path) const { return find(path) != nullptr; }
-  void prefetch(PathHash path) const;  // into the processor's cache, for one of the calls above or below
-  // A request would have resumed there, which counts as a use of its kind. Nothing if it is not remembered. wanted():
-  // it is taken again, and has one use more; missed(): it is not.
+  // A request would have resumed there: counts as a use. Nothing if it is not remembered.
   void wanted(PathHash path, std::uint64_t tick);
-  void missed(PathHash path, std::uint64_t tick);
   // Of one that is computed again; 0: not remembered.
   [[nodiscard]] float uses_of(PathHash path, std::uint64_t tick) const;
 
@@ -85,6 +82,7 @@ class CheckpointStats {
   [[nodiscard]] static std::size_t place_of(double age);  // in ages_
   [[nodiscard]] static std::uint64_t name_of(PathHash path) { return path.spread() | 1; }
   [[nodiscard]] const Entry* find(PathHash path) const;  // null: there is none
+  void prefetch(PathHash path) const;                    // into the processor's cache
   void enter_last();
   void count(CheckpointKind kind, double taken, double used);
   void note_age(std::uint64_t age);

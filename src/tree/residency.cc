@@ -113,7 +113,7 @@ void Residency::drop(Id id, ComponentKind c, Tier t, bool goes_with_tier) {
     state_.tally(n, c, t, {.resident = -units, .locked = n.lock_count(c, t) != 0 || was_covered ? -units : 0});
     const bool is_last = !n.has(bit_of(c, other_tier(t)));
     if (state_.weighs && is_last && c == ComponentKind::kMamba) {
-      state_.stats.lost(keys_.hash_at_end(id), n.kind, n.uses, std::uint64_t{n.uses_at} * kTicksOfUse);
+      state_.stats.lost(keys_.hash_at_end(id), n.kind, n.uses, state_.tick - state_.since_use(n));
     }
     if (observer_ != nullptr && is_last) tell_lost(id, c, t);
     if (page_observer_ != nullptr) page_observer_->went(page_change(id, c, t));

@@ -38,11 +38,11 @@ struct TreeState {
   [[nodiscard]] std::uint64_t& claims_of(const Node& node) { return spaces[node.space].claims; }
   [[nodiscard]] TenantId tenant_of(const Node& node) const { return spaces[node.space].tenant; }
   [[nodiscard]] bool is_fresh() const { return chooses && duel.ahead() == ReuseWay::kMru; }  // what is used now
-  // Of its checkpoint. The difference is right after the counter has wrapped, too.
-  [[nodiscard]] float uses_now(const Node& node) const {
-    const std::uint32_t since = static_cast<std::uint32_t>(tick / kTicksOfUse) - node.uses_at;
-    return stats.faded(node.uses, since * kTicksOfUse);
+  // Ticks since its checkpoint was taken or used last; right also after the counter of `uses_at` has wrapped.
+  [[nodiscard]] std::uint64_t since_use(const Node& node) const {
+    return (static_cast<std::uint32_t>(tick / kTicksOfUse) - node.uses_at) * kTicksOfUse;
   }
+  [[nodiscard]] float uses_now(const Node& node) const { return stats.faded(node.uses, since_use(node)); }
   // Counts data that came, went, or came into or out of use.
   void tally(const Node& node, ComponentKind c, Tier t, const TierCountsChange& by) {
     counts[index_of(c)][index_of(t)] += by;

@@ -19,7 +19,7 @@ void Uses::count_use(Id id) {
   Node& n = node(id);
   if (!state_.weighs || (n.present & kMambaBits) == 0) return;
   const float uses = state_.uses_now(n);
-  state_.stats.used(n.kind, uses, state_.tick - std::uint64_t{n.uses_at} * kTicksOfUse);
+  state_.stats.used(n.kind, uses, state_.since_use(n));
   n.uses = uses + 1;
   n.uses_at = static_cast<std::uint32_t>(state_.tick / kTicksOfUse);
 }
@@ -43,13 +43,17 @@ void Uses::recall(const TreePosition& at, std::span<const TokenId> rest, std::sp
     for (; page < pages[i]; ++page) {
       end.append(rest.subspan((page - at.pages) * state_.page_size, state_.page_size));
       if (!stats.remembers(end)) continue;
-      (page + 1 == pages[i] ? taken_again : on_the_way) = end;
-      if (page + 1 == pages[i]) on_the_way.reset();
+      if (page + 1 < pages[i]) {
+        on_the_way = end;
+      } else {
+        taken_again = end;
+        on_the_way.reset();
+      }
     }
     origins[i]->path = end;
   }
   // The next turn of a conversation does not end where the one before did.
-  if (on_the_way) stats.missed(*on_the_way, state_.tick);
+  if (on_the_way) stats.wanted(*on_the_way, state_.tick);
   if (taken_again) stats.wanted(*taken_again, state_.tick);
   for (CheckpointOrigin* const origin : origins) origin->uses = state_.stats.uses_of(*origin->path, state_.tick);
 }
