@@ -62,8 +62,7 @@ Status check_word(std::string_view field, std::string_view name) {
 
 Status check_rank(std::string_view name, std::uint32_t rank, std::uint32_t size) {
   if (rank < size) return Status::ok();
-  return invalid_argument(
-      fmt::format("scope: {0}_rank is {1}, and {0}_size is {2}: ranks count from 0", name, rank, size));
+  return invalid_argument(fmt::format("{}_rank is {} of {}; ranks count from 0", name, rank, size));
 }
 
 Status check_wait(std::string_view field, Nanos value, Nanos low) {

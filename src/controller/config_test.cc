@@ -45,7 +45,7 @@ TEST(NamespaceScope, RanksAreBelowTheirSizes) {
   EXPECT_TRUE(validate_scope({.tp_rank = 3, .tp_size = 4}));
   const Status refused = validate_scope({.tp_rank = 7, .tp_size = 1});
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(refused.message().find("tp_rank is 7, and tp_size is 1"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find("tp_rank is 7 of 1"), std::string::npos) << refused.message();
   EXPECT_FALSE(validate_scope({.pp_rank = 0, .pp_size = 0}));
   EXPECT_FALSE(validate_scope({.cp_rank = 1, .cp_size = 1}));
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "controller/config.h"
 #include "key/field_hasher.h"
 
 namespace larder {
@@ -37,12 +38,6 @@ Status check_pool(const PoolDescription& pool, std::size_t index) {
   return Status::ok();
 }
 
-Status check_rank(const char* name, std::uint32_t rank, std::uint32_t size) {
-  if (rank < size) return Status::ok();
-  return invalid_argument(std::string(name) + "_rank is " + std::to_string(rank) + " of " + std::to_string(size) +
-                          "; ranks count from 0");
-}
-
 Status check(const SpaceDescription& space) {
   if (space.page_size == 0) return invalid_argument("page_size is 0; say how many tokens a page key covers");
   if (space.identity.empty()) {
@@ -51,9 +46,12 @@ Status check(const SpaceDescription& space) {
   if (std::max({space.identity.size(), space.adapter.size(), space.salt.size()}) > kMaxSpaceTextBytes) {
     return invalid_argument("identity, adapter or salt is longer than 1 MiB");
   }
-  LARDER_RETURN_IF_ERROR(check_rank("tp", space.tp_rank, space.tp_size));
-  LARDER_RETURN_IF_ERROR(check_rank("pp", space.pp_rank, space.pp_size));
-  LARDER_RETURN_IF_ERROR(check_rank("cp", space.cp_rank, space.cp_size));
+  LARDER_RETURN_IF_ERROR(validate_scope({.tp_rank = space.tp_rank,
+                                         .tp_size = space.tp_size,
+                                         .pp_rank = space.pp_rank,
+                                         .pp_size = space.pp_size,
+                                         .cp_rank = space.cp_rank,
+                                         .cp_size = space.cp_size}));
   if (space.pools.empty() || space.pools.size() > kMaxSpacePools) {
     return invalid_argument("a namespace has 1 to " + std::to_string(kMaxSpacePools) + " pools, not " +
                             std::to_string(space.pools.size()));

@@ -113,6 +113,13 @@ void CheckpointStats::wanted(PathHash path, std::uint64_t tick) {
   used(entry.kind, uses, age);
 }
 
+void CheckpointStats::missed(PathHash path, std::uint64_t tick) {
+  const Entry* const found = find(path);
+  if (found == nullptr) return;
+  const std::uint64_t age = tick - found->tick;
+  used(found->kind, faded(found->uses, age), age);
+}
+
 float CheckpointStats::uses_of(PathHash path, std::uint64_t tick) const {
   const Entry* const found = find(path);
   return found == nullptr ? 0 : faded(found->uses, tick - found->tick);

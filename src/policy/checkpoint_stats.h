@@ -64,8 +64,10 @@ class CheckpointStats {
   // Its last copy on device and host is gone. tick: when it had these uses, which is when it was taken or used last.
   void lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick);
   [[nodiscard]] bool remembers(PathHash path) const { return find(path) != nullptr; }
-  // A request would have resumed there: counts as a use. Nothing if it is not remembered.
+  // A request would have resumed there, which counts as a use of its kind. Nothing if it is not remembered. wanted():
+  // it is taken again, and has one use more; missed(): it is not.
   void wanted(PathHash path, std::uint64_t tick);
+  void missed(PathHash path, std::uint64_t tick);
   // Of one that is computed again; 0: not remembered.
   [[nodiscard]] float uses_of(PathHash path, std::uint64_t tick) const;
 

@@ -116,10 +116,9 @@ class Value final : public EvictionOrder {
     const std::array<double, kLikelies> likely = likely_uses(stats);
     const auto tier_tokens = static_cast<double>(now.tier_tokens);
     const double most = std::min(parameters_.patience_tokens, parameters_.patience_turnovers * tier_tokens);
-    const double learnt =
-        std::clamp(stats.reuse_age(), kLeastPatience * tier_tokens, std::max(parameters_.patience_tokens, tier_tokens));
+    const double learnt = std::max(stats.reuse_age(), kLeastPatience * tier_tokens);
     const double patience = std::min(most, learnt);
-    const double per_fade = std::max(per_fade_, 1 / (kFadeOfPatience * learnt + 1));
+    const double per_fade = std::max(per_fade_, 1 / (kFadeOfPatience * learnt));
     // Signed: one instruction makes a double of it.
     const auto age_of = [&](std::size_t i) {
       return static_cast<double>(static_cast<std::int64_t>(now.tick - last_uses[i]));

@@ -27,7 +27,7 @@ class CacheAdmin {
   [[nodiscard]] HttpResponse storage_backend(const HttpRequest& request);
   [[nodiscard]] HttpResponse clear_storage();
 
-  // The attached backend as completions name it (engine/storage_factory.h: storage_class_name()); empty: none.
+  // The attached backend as completions name it (engine/request_metrics.h: storage_class_name()); empty: none.
   [[nodiscard]] std::string storage_name();
   // A flush or quiesce that waits ends within a second.
   void stop() { is_stopping_.store(true, std::memory_order_relaxed); }

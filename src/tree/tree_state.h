@@ -40,7 +40,8 @@ struct TreeState {
   [[nodiscard]] bool is_fresh() const { return chooses && duel.ahead() == ReuseWay::kMru; }  // what is used now
   // Ticks since its checkpoint was taken or used last; right also after the counter of `uses_at` has wrapped.
   [[nodiscard]] std::uint64_t since_use(const Node& node) const {
-    return (static_cast<std::uint32_t>(tick / kTicksOfUse) - node.uses_at) * kTicksOfUse;
+    const std::uint32_t units = static_cast<std::uint32_t>(tick / kTicksOfUse) - node.uses_at;
+    return units * kTicksOfUse + tick % kTicksOfUse;
   }
   [[nodiscard]] float uses_now(const Node& node) const { return stats.faded(node.uses, since_use(node)); }
   // Counts data that came, went, or came into or out of use.

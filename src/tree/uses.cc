@@ -53,7 +53,7 @@ void Uses::recall(const TreePosition& at, std::span<const TokenId> rest, std::sp
     origins[i]->path = end;
   }
   // The next turn of a conversation does not end where the one before did.
-  if (on_the_way) stats.wanted(*on_the_way, state_.tick);
+  if (on_the_way) stats.missed(*on_the_way, state_.tick);
   if (taken_again) stats.wanted(*taken_again, state_.tick);
   for (CheckpointOrigin* const origin : origins) origin->uses = state_.stats.uses_of(*origin->path, state_.tick);
 }

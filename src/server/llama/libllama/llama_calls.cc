@@ -146,7 +146,7 @@ std::vector<server_tokens> prompt_tokens(const LlamaModel& model, const json& un
 void CompletionCall::run() {
   parts_.metrics.requests.increment();
   answer();
-  if (parts_.recent != nullptr) remember();
+  remember();
 }
 
 void CompletionCall::answer() {
@@ -383,34 +383,39 @@ HttpResponse CompletionCall::head(unsigned status) const {
   return response;
 }
 
+CachedTokens CompletionCall::reuse() const {
+  const PromptUse use = results_->use();
+  CachedTokens reuse;
+  reuse.prompt = all_prompt_tokens_;
+  if (use.from == ReusedFrom::kSlot) reuse.device = use.tokens;
+  if (use.from == ReusedFrom::kHost) reuse.host = use.tokens;
+  if (use.from == ReusedFrom::kStorage) reuse.storage = use.tokens;
+  reuse.miss = miss_beyond(miss_, use.tokens);
+  return reuse;
+}
+
+void CompletionCall::note_use() {
+  const CachedTokens use = reuse();
+  ServeMetrics& metrics = parts_.metrics;
+  metrics.prompt_tokens.increment(use.prompt);
+  metrics.misses.count("serve", use.miss, use.cached(), use.prompt);
+  metrics.slot_tokens.increment(use.device);
+  metrics.host_tokens.increment(use.host);
+  metrics.storage_tokens.increment(use.storage);
+}
+
 void CompletionCall::remember() {
   RecentRequest request;
   request.id = request_.id;
   request.ended_unix_seconds = real_clock().wall_unix_seconds();
-  const PromptUse use = results_->use();
-  CachedTokens& cached = request.cached;
-  cached.prompt = all_prompt_tokens_;
-  if (use.from == ReusedFrom::kSlot) cached.device = use.tokens;
-  if (use.from == ReusedFrom::kHost) cached.host = use.tokens;
-  if (use.from == ReusedFrom::kStorage) cached.storage = use.tokens;
-  cached.miss = miss_beyond(miss_, use.tokens);
+  request.cached = reuse();
   if (!may_reuse_) request.passed_on = std::string(plain_reason_name(PlainReason::kNoCaching));
   request.error = error_;
   request.finish = !error_.empty() ? "error" : results_->is_abandoned() ? "left" : "ok";
   const auto seconds = [this](TimePoint at) { return std::chrono::duration<double>(at - begun_).count(); };
   if (first_event_) request.ttft_seconds = seconds(*first_event_);
   request.e2e_seconds = seconds(real_clock().now());
-  parts_.recent->add(std::move(request));
-}
-
-void CompletionCall::note_use() {
-  const PromptUse use = results_->use();
-  ServeMetrics& metrics = parts_.metrics;
-  metrics.prompt_tokens.increment(all_prompt_tokens_);
-  metrics.misses.count("serve", miss_beyond(miss_, use.tokens), use.tokens, all_prompt_tokens_);
-  if (use.from == ReusedFrom::kSlot) metrics.slot_tokens.increment(use.tokens);
-  if (use.from == ReusedFrom::kHost) metrics.host_tokens.increment(use.tokens);
-  if (use.from == ReusedFrom::kStorage) metrics.storage_tokens.increment(use.tokens);
+  parts_.recent.add(std::move(request));
 }
 
 }  // namespace larder::llama

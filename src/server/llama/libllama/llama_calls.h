@@ -54,10 +54,10 @@ struct CallParts {
   LlamaEngine& engine;
   PrefixStore& store;
   ServeMetrics& metrics;
+  RecentRequests& recent;
   TraceRecorder* trace = nullptr;  // null: nothing is recorded
   std::uint32_t context_tokens = 0, slots = 0, batch_tokens = 0;
   std::uint64_t ask_storage_tokens = 0;
-  RecentRequests* recent = nullptr;  // null: nobody asks
 };
 
 enum class CallKind : unsigned char { kCompletion, kOpenAiCompletion, kChat, kResponses, kMessages, kInfill };
@@ -98,6 +98,8 @@ class CompletionCall {
   [[nodiscard]] std::string error_event(const json& error) const;
   void refuse(const json& error);
   [[nodiscard]] HttpResponse head(unsigned status) const;
+  // What was there before this request, and why not more.
+  [[nodiscard]] CachedTokens reuse() const;
   void note_use();
   // For /larder/recent, when the answer is over.
   void remember();

@@ -120,9 +120,9 @@ Status Service::start() {
       *host_, format_, engine, [this](std::vector<TokenId> tokens, SequenceExport pages, const std::string& owner) {
         return keep(std::move(tokens), std::move(pages), owner);
       });
-  parts_ = std::unique_ptr<CallParts>(new CallParts{*model_, *engine_, *store_, metrics_, trace_.get(),
+  parts_ = std::unique_ptr<CallParts>(new CallParts{*model_, *engine_, *store_, metrics_, recent_, trace_.get(),
                                                     settings_.context_tokens, settings_.slots, settings_.batch_tokens,
-                                                    settings_.ask_storage_tokens, &recent_});
+                                                    settings_.ask_storage_tokens});
   return listen(settings_.listen, "serve", settings_.workers, registry_);
 }
 
