@@ -138,6 +138,7 @@ Result<std::vector<ReplaySensitivity>> replay_sensitivity(const ReplayOptions& o
       {"fade_tokens", [](ValueParameters& p) -> double& { return p.checkpoints.fade_tokens; }},
       {"unknown_taken", [](ValueParameters& p) -> double& { return p.checkpoints.unknown_taken; }},
       {"unknown_chance", [](ValueParameters& p) -> double& { return p.checkpoints.unknown_chance; }},
+      {"unknown_again", [](ValueParameters& p) -> double& { return p.checkpoints.unknown_again; }},
       {"most_taken", [](ValueParameters& p) -> double& { return p.checkpoints.most_taken; }}};
   std::vector<ReplaySensitivity> rows;
   for (const auto& [name, of] : parameters) {

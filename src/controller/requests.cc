@@ -78,7 +78,7 @@ Request& Requests::add(NamespaceId space, const BeginRequest& request) {
   r.space_use = spaces_.use(space);
   r.run.seeker().tenant = tree_.tenant_of(space);
   r.priority = request.priority;
-  r.will_return = request.will_return;
+  r.turn.will_return = request.will_return;
   r.prompt = request.tokens.size();
   r.max_new = request.max_new_tokens;
   // The first tokens of the output must not move a long prompt.

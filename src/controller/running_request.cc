@@ -404,7 +404,7 @@ Status RunningRequest::commit(const RequestText& text, std::uint64_t pages, bool
   const bool with_tracked = tracked_.slot.valid() && tracked_.page > committed_ &&
                             (is_last ? tracked_.page <= pages : tracked_.page == pages);
   if (with_tracked) checkpoints.push_back(tracked_);
-  for (Checkpoint& c : checkpoints) c.origin.kind = with_hint(c.origin.kind, text.will_return);
+  for (Checkpoint& c : checkpoints) c.origin.kind = kind_in_turn(c.origin.kind, text.turn);
   const std::uint64_t fresh = pages - committed_;
   ExtendRequest request;
   request.from = committed_;

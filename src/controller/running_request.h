@@ -77,11 +77,11 @@ struct RunningParts {
 struct RequestText {
   NamespaceId space;
   std::int32_t priority = 0;
-  std::optional<bool> will_return{};  // BeginRequest
-  std::vector<TokenId> tokens;        // prompt, then what was computed beyond it
-  std::uint64_t prompt = 0;           // tokens
-  std::uint64_t given = 0;            // tokens that were there at the last start: the prompt, and what a retract left
-  std::uint64_t max_new = 0;          // tokens
+  TurnFacts turn;
+  std::vector<TokenId> tokens;  // prompt, then what was computed beyond it
+  std::uint64_t prompt = 0;     // tokens
+  std::uint64_t given = 0;      // tokens that were there at the last start: the prompt, and what a retract left
+  std::uint64_t max_new = 0;    // tokens
 
   // The last sampled token is never fed to the model, so its page need not exist.
   [[nodiscard]] std::uint64_t final_tokens() const { return max_new > 0 ? prompt + max_new - 1 : prompt; }

@@ -257,7 +257,7 @@ void Starts::fill_table(Request& r, const Restore& restore, const TransferReques
   r.run.begin(r, std::move(table), restore.pages, std::move(plan));
 }
 
-void Starts::recall(const Request& r, const Restore& restore, std::vector<PlannedCheckpoint>& plan) {
+void Starts::recall(Request& r, const Restore& restore, std::vector<PlannedCheckpoint>& plan) {
   std::vector<std::uint64_t> pages;
   std::vector<CheckpointOrigin*> origins;
   for (PlannedCheckpoint& planned : plan) {
@@ -265,7 +265,7 @@ void Starts::recall(const Request& r, const Restore& restore, std::vector<Planne
     origins.push_back(&planned.origin);
   }
   const auto rest = std::span<const TokenId>(r.tokens).subspan(restore.pages * model_.page_size);
-  tree_.recall({restore.node, restore.pages}, rest, pages, origins);
+  r.turn.is_later = tree_.recall({restore.node, restore.pages}, rest, pages, origins);
 }
 
 // The request works on its own copy of the checkpoint. It comes with the load when there is one and the host has it,

@@ -91,7 +91,7 @@ class Starts {
   [[nodiscard]] Status admit(Request& r, const Restore& restore);
   [[nodiscard]] Status take_slots(Request& r, const ComponentCounts& counts, Slots& out);
   [[nodiscard]] Status attach(const Op& op, const Restore& restore, Slots& slots, TransferRequest& load);
-  void recall(const Request& r, const Restore& restore, std::vector<PlannedCheckpoint>& plan);
+  void recall(Request& r, const Restore& restore, std::vector<PlannedCheckpoint>& plan);
   void fill_table(Request& r, const Restore& restore, const TransferRequest& load, const Slots& slots);
   void copy_state(Request& r, const Restore& restore, bool loads, TransferRequest& load);
   void account(Request& r, const Restore& restore, const Prefetcher::Fetched& fetched);

@@ -17,40 +17,44 @@ std::size_t row_of(std::uint64_t name) {
 }  // namespace
 
 // Among powers of two, rounded.
-std::size_t CheckpointStats::place_of(double age) {
+std::size_t CheckpointStats::place_of_age(double tokens) {
   return static_cast<std::size_t>(
-      std::clamp(exponent_of(age * std::numbers::sqrt2 + 1), 0, static_cast<int>(kAges) - 1));
+      std::clamp(exponent_of(tokens * std::numbers::sqrt2 + 1), 0, static_cast<int>(kAges) - 1));
 }
 
 CheckpointStats::CheckpointStats(const CheckpointParameters& parameters) : parameters_(parameters) {
-  counts_.fill({parameters.unknown_taken, parameters.unknown_taken * parameters.unknown_chance});
-  for (std::size_t kind = 0; kind < kCheckpointKinds; ++kind) set_chance(kind);
+  const double taken = parameters.unknown_taken;
+  counts_.fill({taken, taken * parameters.unknown_chance});
+  std::fill(counts_.begin() + kCheckpointKinds, counts_.end(), Count{taken, taken * parameters.unknown_again});
+  for (std::size_t place = 0; place < kPlaces; ++place) set_chance(place);
   reuse_age_ = parameters.unknown_age_tokens;
-  ages_[place_of(reuse_age_)] = parameters.unknown_ages;
+  ages_[place_of_age(reuse_age_)] = parameters.unknown_ages;
 }
 
-void CheckpointStats::count(CheckpointKind kind, double taken, double used) {
-  Count& count = counts_[static_cast<std::size_t>(kind)];
+void CheckpointStats::count(std::size_t place, double taken, double used) {
+  Count& count = counts_[place];
   count.taken += taken;
   count.used += used;
   if (count.taken >= parameters_.most_taken) {
     count.taken /= 2;
     count.used /= 2;
   }
-  set_chance(static_cast<std::size_t>(kind));
+  set_chance(place);
 }
 
-void CheckpointStats::came(CheckpointKind kind) { count(kind, 1, 0); }
+void CheckpointStats::came(CheckpointKind kind) { count(place_of(kind), 1, 0); }
 
-// Those that have been used are no measure: what all requests share is used all the time.
+// Those that have been used more than once are no measure: what all requests share is used all the time.
 void CheckpointStats::used(CheckpointKind kind, float uses, std::uint64_t age) {
-  if (uses >= kLeastUses) return;
-  count(kind, 0, 1);
+  if (uses >= kMostOfOne) return;
+  if (uses >= kLeastUses) return count(place_of_once(kind), 0, 1);
+  count(place_of(kind), 0, 1);
+  count(place_of_once(kind), 1, 0);
   note_age(age);
 }
 
 void CheckpointStats::note_age(std::uint64_t age) {
-  ages_[place_of(static_cast<double>(age))] += 1;
+  ages_[place_of_age(static_cast<double>(age))] += 1;
   const double sum = std::accumulate(ages_.begin(), ages_.end(), 0.0);
   double below = 0;
   std::size_t median = 0;
@@ -76,6 +80,11 @@ const CheckpointStats::Entry* CheckpointStats::find(PathHash path) const {
   const Entry* const row = &entries_[row_of(name)];
   const Entry* const found = std::find_if(row, row + kWays, [&](const Entry& e) { return e.path == name; });
   return found == row + kWays ? nullptr : found;
+}
+
+std::optional<CheckpointKind> CheckpointStats::kind_of(PathHash path) const {
+  const Entry* const found = find(path);
+  return found == nullptr ? std::nullopt : std::optional(found->kind);
 }
 
 void CheckpointStats::prefetch(PathHash path) const {

@@ -16,31 +16,34 @@
 
 namespace larder {
 
-// Why a checkpoint of recurrent state was taken (controller/checkpoint_plan.h); or a prefetch brought it. Those of a
-// request whose caller said whether there will be a next turn (BeginRequest::will_return) are kinds of their own, so
-// that it is learnt how often such callers are right.
-enum class CheckpointKind : std::uint8_t {
-  kPrompt,
-  kOutput,
-  kFork,
-  kGrid,
-  kFetched,
-  kPromptReturns,
-  kOutputReturns,
-  kPromptLeaves,
-  kOutputLeaves,
-};
-inline constexpr std::size_t kCheckpointKinds = 9;
+// Why a checkpoint of recurrent state was taken (controller/checkpoint_plan.h); or a prefetch brought it. Behind these
+// are kinds without a name, of ends of prompts and outputs in turns of which more is known: kind_in_turn(). It is
+// learnt of each how often it is used.
+enum class CheckpointKind : std::uint8_t { kPrompt, kOutput, kFork, kGrid, kFetched };
+inline constexpr std::size_t kBaseKinds = 5, kCheckpointKinds = kBaseKinds + 5 * 2;
 
-[[nodiscard]] constexpr CheckpointKind with_hint(CheckpointKind kind, std::optional<bool> will_return) {
-  if (!will_return) return kind;
-  if (kind == CheckpointKind::kPrompt) {
-    return *will_return ? CheckpointKind::kPromptReturns : CheckpointKind::kPromptLeaves;
-  }
-  if (kind == CheckpointKind::kOutput) {
-    return *will_return ? CheckpointKind::kOutputReturns : CheckpointKind::kOutputLeaves;
-  }
-  return kind;
+// Without what is known of its turn.
+[[nodiscard]] constexpr CheckpointKind base_kind(CheckpointKind kind) {
+  const auto at = static_cast<std::size_t>(kind);
+  if (at < kBaseKinds) return kind;
+  return (at - kBaseKinds) % 2 == 0 ? CheckpointKind::kPrompt : CheckpointKind::kOutput;
+}
+// A request ended there, its prompt or its answer.
+[[nodiscard]] constexpr bool ends_turn(CheckpointKind kind) {
+  const CheckpointKind base = base_kind(kind);
+  return base == CheckpointKind::kPrompt || base == CheckpointKind::kOutput;
+}
+
+struct TurnFacts {
+  bool is_later = false;  // the request goes on where an earlier one ended: who came back once does so again
+  std::optional<bool> will_return{};  // BeginRequest: what the caller believes, who may be wrong as a rule
+};
+[[nodiscard]] constexpr CheckpointKind kind_in_turn(CheckpointKind kind, const TurnFacts& turn) {
+  const CheckpointKind base = base_kind(kind);
+  const int known = (turn.is_later ? 1 : 0) + (!turn.will_return ? 0 : *turn.will_return ? 2 : 4);
+  if (!ends_turn(base) || known == 0) return base;
+  const int place = 2 * (known - 1) + (base == CheckpointKind::kPrompt ? 0 : 1);
+  return static_cast<CheckpointKind>(static_cast<int>(kBaseKinds) + place);
 }
 
 struct Facts {

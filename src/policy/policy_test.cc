@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -96,6 +97,7 @@ TEST(Value, AKindThatIsUsedComesToBeWorthMore) {
     stats.came(CheckpointKind::kFork);
     stats.came(CheckpointKind::kGrid);
     if (i % 2 == 0) stats.used(CheckpointKind::kFork, 0, 1000);
+    if (i % 5 == 0) stats.used(CheckpointKind::kFork, 1, 1000);  // as often as is believed of each kind
   }
   const double fork = worth(checkpoint(CheckpointKind::kFork, 0, 1), 1000, stats);
   EXPECT_NEAR(fork / worth(checkpoint(CheckpointKind::kGrid, 0, 1), 1000, stats), 50.4 / 0.4, 1e-6);
@@ -103,7 +105,7 @@ TEST(Value, AKindThatIsUsedComesToBeWorthMore) {
   EXPECT_EQ(stats.chance(CheckpointKind::kFork), 1);
 }
 
-// Of two loads, one whose conversations go on at once and one whose take long, an old restore point that has been used
+// Of two loads, one whose conversations go on at once and one whose take long, an old restore point that was used twice
 // is worth less than a new one in the first alone.
 TEST(Value, WhereConversationsGoOnAtOnceThoseThatEndedMakeRoom) {
   const auto old_to_new = [](std::uint64_t reuse_age) {
@@ -112,7 +114,7 @@ TEST(Value, WhereConversationsGoOnAtOnceThoseThatEndedMakeRoom) {
       stats.came(CheckpointKind::kOutput);
       if (i % 2 == 0) stats.used(CheckpointKind::kOutput, 0, reuse_age);
     }
-    return worth(checkpoint(CheckpointKind::kOutput, 1, 1), 1'000'000, stats) /
+    return worth(checkpoint(CheckpointKind::kOutput, 2, 1), 1'000'000, stats) /
            worth(checkpoint(CheckpointKind::kOutput, 0, 1), 1000, stats);
   };
   EXPECT_LT(old_to_new(10'000), 0.5);
@@ -161,18 +163,60 @@ TEST(Value, PriorityIsWorthAFactorOfTwoAStep) {
 }
 
 TEST(Value, AHintIsBelievedAsFarAsItCameTrue) {
-  using enum CheckpointKind;
-  EXPECT_EQ(with_hint(kOutput, std::nullopt), kOutput);
-  EXPECT_EQ(with_hint(kFork, true), kFork) << "others share it";
+  const auto hinted = [](bool hint) { return kind_in_turn(CheckpointKind::kOutput, {.will_return = hint}); };
   CheckpointStats stats;
-  const auto worth_after = [&](bool hint) { return worth(checkpoint(with_hint(kOutput, hint), 0, 1), 1000, stats); };
+  const auto worth_after = [&](bool hint) { return worth(checkpoint(hinted(hint), 0, 1), 1000, stats); };
   EXPECT_EQ(worth_after(true), worth_after(false)) << "nothing is known of them yet";
   for (int i = 0; i < 100; ++i) {  // the caller is wrong as a rule
-    stats.came(with_hint(kOutput, true));
-    stats.came(with_hint(kOutput, false));
-    stats.used(with_hint(kOutput, i % 10 == 0), 0, 1000);
+    stats.came(hinted(true));
+    stats.came(hinted(false));
+    stats.used(hinted(i % 10 == 0), 0, 1000);
   }
   EXPECT_GT(worth_after(false), 5 * worth_after(true));
+}
+
+TEST(CheckpointKinds, SayWhichTurnAndWhichHint) {
+  using enum CheckpointKind;
+  std::set<CheckpointKind> kinds;
+  for (const bool is_later : {false, true}) {
+    for (const std::optional<bool> hint : {std::optional<bool>(), std::optional(true), std::optional(false)}) {
+      const TurnFacts turn{is_later, hint};
+      for (const CheckpointKind base : {kPrompt, kOutput}) {
+        const CheckpointKind kind = kind_in_turn(base, turn);
+        EXPECT_EQ(base_kind(kind), base);
+        EXPECT_TRUE(ends_turn(kind));
+        EXPECT_LT(static_cast<std::size_t>(kind), kCheckpointKinds);
+        EXPECT_EQ(kind_in_turn(kind, {}), base) << "as the last request says";
+        kinds.insert(kind);
+      }
+      for (const CheckpointKind shared : {kFork, kGrid, kFetched}) {
+        EXPECT_EQ(kind_in_turn(shared, turn), shared) << "it is not this request's alone";
+        EXPECT_FALSE(ends_turn(shared));
+        kinds.insert(shared);
+      }
+    }
+  }
+  EXPECT_EQ(kinds.size(), kCheckpointKinds);
+}
+
+// Each turn of a conversation is resumed at once, by the next one. So the restore point of the turn before has had its
+// use; a document's has not.
+TEST(Value, AnEndOfATurnThatTheNextOneHasUsedIsWorthLittle) {
+  CheckpointStats stats;
+  for (int i = 0; i < 100; ++i) {
+    stats.came(CheckpointKind::kOutput);
+    stats.used(CheckpointKind::kOutput, 0, 1000);
+    stats.came(CheckpointKind::kFork);
+    for (float uses = 0; uses < 5; ++uses) stats.used(CheckpointKind::kFork, uses, 1000);
+  }
+  EXPECT_LT(stats.chance_again(CheckpointStats::used_kind(CheckpointKind::kOutput)), 0.05);
+  EXPECT_GT(stats.chance_again(CheckpointStats::used_kind(CheckpointKind::kFork)), 0.9);
+  const double unused = worth(checkpoint(CheckpointKind::kOutput, 0, 1), 1000, stats);
+  EXPECT_GT(unused, 5 * worth(checkpoint(CheckpointKind::kOutput, 1, 1), 1000, stats));
+  EXPECT_LT(unused, worth(checkpoint(CheckpointKind::kFork, 1, 1), 1000, stats));
+  const CheckpointKind later = kind_in_turn(CheckpointKind::kOutput, {.is_later = true, .will_return = true});
+  EXPECT_EQ(worth(checkpoint(later, 1, 1), 1000, stats), worth(checkpoint(CheckpointKind::kOutput, 1, 1), 1000, stats))
+      << "after one use turns and hints say nothing more";
 }
 
 PathHash path_of(TokenId token) {

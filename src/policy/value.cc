@@ -4,18 +4,20 @@
 //   worth = likely uses x tokens that resuming there saves / bytes that leave with it
 //           / (age + patience) / (1 + age / fade)
 //
-// likely uses: those that it has had, faded; of one that nobody has used yet the chance of its kind, which is learnt
-// (CheckpointStats). The divisions by the age make a use the less likely the longer it has not come: first by the age,
-// and beyond the fade by its square. The patience keeps what is new from outweighing everything. It is the time that
-// turns of conversations take to come, which is learnt, and the fade eight times as much: so where conversations go on
-// at once, those that have ended make room for new ones within a few times of that.
+// likely uses: those that it has had, faded. Of one that nobody has used yet, or once, they are chances of its kind,
+// which are learnt (CheckpointStats), that of the next use, and of those that follow it. The divisions by the age make
+// a use the less likely the longer it has not come: first by the age, and beyond the fade by its square. The patience
+// keeps what is new from outweighing everything. It is the time that turns of conversations take to come, which is
+// learnt, and the fade eight times as much: so where conversations go on at once, those that have ended make room for
+// new ones within a few times of that.
 //
 // Data whose worth is alike but for its age is one queue, least recently used first, so the worth of each queue's first
 // is all that is compared: exact but for the rounding of uses and gain to powers of two, without sampling, and each
 // rank decides alike.
 //
 //   queue   0           no restore point: KV behind the last checkpoint goes first, unless it is new
-//           1 .. 126    never used: kind x gain        127 .. 238  used: uses x gain
+//           1 .. 165    never used: kind x gain        166 .. 198  used once: used kind x gain
+//         199 .. 253    used more often: uses x gain
 //           255         full that leaves with its checkpoint, or that a running request builds on: not by itself
 //
 // Source: GDSF (Cherkasova, 1998) weighs frequency, cost and size, hyperbolic caching (Blankstein et al., ATC '17)
@@ -32,13 +34,14 @@ namespace larder {
 
 namespace {
 
-constexpr int kGains = 14, kGainOfOne = 6;  // levels of a factor of two; the one that stands for 1
+constexpr int kGains = 11, kGainOfOne = 4;  // levels of a factor of two; the one that stands for 1
 constexpr int kMostPriority = 4;
-constexpr int kUses = 8, kUsesOfOne = 1;
-constexpr double kOldAfter = 16;  // this part of the most patience
+constexpr int kUses = 5, kUsesOfOne = -1;  // 2, 4, 8, 16, 32 and more
+constexpr double kOldAfter = 16;           // this part of the most patience
 constexpr double kFadeOfPatience = 8;
 constexpr double kLeastPatience = 1.0 / 16;  // of what the tier holds
-constexpr int kIdle = 0, kNeverUsed = 1, kUsed = kNeverUsed + static_cast<int>(kCheckpointKinds) * kGains;
+constexpr int kIdle = 0, kNeverUsed = 1, kUsedOnce = kNeverUsed + static_cast<int>(kCheckpointKinds) * kGains,
+              kUsed = kUsedOnce + static_cast<int>(CheckpointStats::kUsedKinds) * kGains;
 constexpr int kHeld = 255;
 static_assert(kUsed + kUses * kGains <= kHeld - 1);
 
@@ -47,9 +50,10 @@ int level_of(double value, int of_one, int levels) {
   return std::clamp(exponent_of(value * std::numbers::sqrt2) + of_one, 0, levels - 1);  // rounded, not cut off
 }
 
-// What the likely uses of a queue are: the chance of a kind, or of those that have been used a level of uses; those of
-// young data without a restore point; more than of all else.
-constexpr std::size_t kOfLevel = kCheckpointKinds, kYoung = kOfLevel + kUses, kMost = kYoung + 1, kLikelies = kMost + 1;
+// Whose likely uses those of a queue are: a kind's, a used kind's, a level's of uses, those of young data without a
+// restore point; more than of all else.
+constexpr std::size_t kOfOnce = kCheckpointKinds, kOfLevel = kOfOnce + CheckpointStats::kUsedKinds,
+                      kYoung = kOfLevel + kUses, kMost = kYoung + 1, kLikelies = kMost + 1;
 // By number, small enough to stay in the processor's cache. Queues that are compared for each victim are so without a
 // branch.
 struct Meanings {
@@ -62,7 +66,7 @@ constexpr auto kMeanings = [] {
   meanings.gain.fill(kNoGain);
   meanings.likely[kIdle] = kYoung;
   for (int queue = kNeverUsed; queue < kUsed + kUses * kGains; ++queue) {
-    const int place = queue - kNeverUsed;  // kinds, and after them levels
+    const int place = queue - kNeverUsed;
     meanings.likely[queue] = static_cast<std::uint8_t>(place / kGains);
     meanings.gain[queue] = static_cast<std::uint8_t>(place % kGains);
   }
@@ -98,10 +102,7 @@ class Value final : public EvictionOrder {
     // Each step of priority doubles what it is worth.
     const int steps = std::clamp<int>(facts.priority, -kMostPriority, kMostPriority);
     const int gain = level_of(facts.gain, kGainOfOne + steps, kGains);
-    const int first = facts.uses < CheckpointStats::kLeastUses
-                          ? kNeverUsed + static_cast<int>(facts.kind) * kGains
-                          : kUsed + level_of(double{facts.uses}, kUsesOfOne, kUses) * kGains;
-    return static_cast<std::uint8_t>(first + gain);
+    return static_cast<std::uint8_t>(first_queue(facts) + gain);
   }
 
   [[nodiscard]] double worth(std::uint8_t queue, const QueueAge& at, const CheckpointStats& stats) const override {
@@ -141,12 +142,24 @@ class Value final : public EvictionOrder {
   }
 
  private:
+  [[nodiscard]] static int first_queue(const Facts& facts) {
+    if (facts.uses < CheckpointStats::kLeastUses) return kNeverUsed + static_cast<int>(facts.kind) * kGains;
+    if (facts.uses < CheckpointStats::kMostOfOne) {
+      return kUsedOnce + static_cast<int>(CheckpointStats::used_kind(facts.kind)) * kGains;
+    }
+    return kUsed + level_of(double{facts.uses}, kUsesOfOne, kUses) * kGains;
+  }
   [[nodiscard]] std::array<double, kLikelies> likely_uses(const CheckpointStats& stats) const {
     std::array<double, kLikelies> likely{};
-    for (std::size_t kind = 0; kind < kCheckpointKinds; ++kind) {
-      likely[kind] = stats.chance(static_cast<CheckpointKind>(kind));
-    }
     std::copy(uses_.begin(), uses_.end(), likely.begin() + kOfLevel);
+    // The next use, and those that follow it.
+    for (std::size_t kind = 0; kind < CheckpointStats::kUsedKinds; ++kind) {
+      likely[kOfOnce + kind] = stats.chance_again(kind) * (1 + uses_[0]);
+    }
+    for (std::size_t i = 0; i < kCheckpointKinds; ++i) {
+      const auto kind = static_cast<CheckpointKind>(i);
+      likely[i] = stats.chance(kind) * (1 + likely[kOfOnce + CheckpointStats::used_kind(kind)]);
+    }
     likely[kYoung] = stats.chance(CheckpointKind::kGrid);
     likely[kMost] = std::numeric_limits<double>::infinity();
     return likely;

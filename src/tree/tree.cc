@@ -158,9 +158,9 @@ const TenantBook& RadixTree::tenants() const { return impl_->state.tenants; }
 TenantId RadixTree::tenant_of(NamespaceId space) const {
   return space.v < impl_->state.spaces.size() ? impl_->state.spaces[space.v].tenant : TenantId{};
 }
-void RadixTree::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
+bool RadixTree::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
                        std::span<CheckpointOrigin* const> origins) {
-  impl_->uses.recall(at, rest, pages, origins);
+  return impl_->uses.recall(at, rest, pages, origins);
 }
 void RadixTree::note_prompt(NamespaceId space, std::span<const TokenId> tokens) {
   impl_->uses.note_prompt(space, tokens);

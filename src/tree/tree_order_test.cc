@@ -180,6 +180,33 @@ TEST(TreeOrder, APromptTellsOfTheCheckpointsThatItWouldHaveFoundBeforeItsOwn) {
   EXPECT_EQ(recalled(4), 2);
 }
 
+// Also where the end of the earlier turn has been evicted, and not where many share what they begin with.
+TEST(TreeOrder, APromptThatGoesOnWhereAnEarlierRequestEndedIsALaterTurn) {
+  Fixture f(config_of(1, 0, true, EvictionPolicy::kValue));
+  const Tokens turns = iota_tokens(8, 100);
+  const std::span<const TokenId> first(turns.data(), 4), rest(turns.data() + 4, 4);
+  const auto is_later = [&](const TreePosition& at, std::span<const TokenId> tokens) {
+    CheckpointOrigin origin;
+    CheckpointOrigin* const origins[] = {&origin};
+    const std::uint64_t pages[] = {8};
+    return f.tree.recall(at, tokens, pages, origins);
+  };
+  const TreePosition root{f.tree.root(f.space), 0};
+  EXPECT_FALSE(is_later(root, turns));
+  const auto insert_first = [&](CheckpointKind kind) {
+    return f.insert(Tokens(first.begin(), first.end()), {.checkpoints = {4}, .kind = kind}).node;
+  };
+  const NodeId shared = insert_first(CheckpointKind::kFork);
+  EXPECT_FALSE(is_later({shared, 4}, rest));
+  f.tree.flush();
+  const NodeId end = insert_first(CheckpointKind::kPrompt);
+  EXPECT_TRUE(is_later({end, 4}, rest));
+  EXPECT_TRUE(f.tree.recall({end, 4}, {}, {}, {})) << "also if it takes no checkpoint of its prompt";
+  EXPECT_FALSE(is_later({end, 3}, turns)) << "nobody ended there";
+  EXPECT_EQ(f.tree.evict_device(kFull, 4, VictimRule::kDrop).dropped, 4u);
+  EXPECT_TRUE(is_later(root, turns));
+}
+
 // value without recurrent state: a cache of `room` documents of two pages, of which each request reads one.
 class Documents {
  public:

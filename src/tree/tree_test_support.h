@@ -146,6 +146,7 @@ class Fixture {
     bool swa = true;  // every page's window slot; else from `swa_from` on
     std::uint64_t swa_from = 0;
     std::vector<std::uint64_t> checkpoints{};  // pages
+    CheckpointKind kind = CheckpointKind::kOutput;
     std::int32_t priority = 0;
   };
   InsertResult insert(const Tokens& tokens) { return insert(tokens, InsertOptions{}); }
@@ -158,7 +159,9 @@ class Fixture {
       for (std::size_t i = std::max(options.owned_from, options.swa_from); i < pages; ++i) swa[i] = ledger.device(kSwa);
     }
     std::vector<Checkpoint> checkpoints;
-    for (const std::uint64_t page : options.checkpoints) checkpoints.push_back({page, ledger.device(kMamba)});
+    for (const std::uint64_t page : options.checkpoints) {
+      checkpoints.push_back({page, ledger.device(kMamba), {.kind = options.kind}});
+    }
     auto result = insert_pages({space, tokens, options.owned_from, full, swa, checkpoints, options.priority});
     EXPECT_TRUE(result.is_ok()) << result.status().to_string();
     check();

@@ -32,9 +32,16 @@ void Uses::note_prompt(NamespaceId space, std::span<const TokenId> tokens) {
   if (state_.has_evicted) state_.duel.use(space, tokens, state_.page_size, state_.most_pages * state_.page_size);
 }
 
-void Uses::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
+bool Uses::ends_turn_at(const TreePosition& at) const {
+  const Node& n = node(at.node.v);
+  return (n.present & kMambaBits) != 0 && n.end() == at.pages && ends_turn(n.kind);
+}
+
+bool Uses::recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
                   std::span<CheckpointOrigin* const> origins) {
-  if (!state_.weighs || pages.empty() || !state_.nodes.exists(at.node.v)) return;
+  if (!state_.weighs || !state_.nodes.exists(at.node.v)) return false;
+  bool is_later = ends_turn_at(at);
+  if (pages.empty()) return is_later;
   CheckpointStats& stats = state_.stats;
   PathHash end = keys_.hash_at(at);
   std::optional<PathHash> on_the_way, taken_again;  // the last ones that are remembered
@@ -52,10 +59,14 @@ void Uses::recall(const TreePosition& at, std::span<const TokenId> rest, std::sp
     }
     origins[i]->path = end;
   }
+  for (const auto& evicted : {on_the_way, taken_again}) {
+    is_later = is_later || (evicted && ends_turn(*stats.kind_of(*evicted)));
+  }
   // The next turn of a conversation does not end where the one before did.
   if (on_the_way) stats.missed(*on_the_way, state_.tick);
   if (taken_again) stats.wanted(*taken_again, state_.tick);
   for (CheckpointOrigin* const origin : origins) origin->uses = state_.stats.uses_of(*origin->path, state_.tick);
+  return is_later;
 }
 
 void Uses::touch_state(Id id) {

@@ -30,11 +30,12 @@ class Uses : private TreeRoom {
   void touch_own_path(Id node, std::int32_t priority);
   // What RadixTree does under these names.
   void note_prompt(NamespaceId space, std::span<const TokenId> tokens);
-  void recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
+  bool recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
               std::span<CheckpointOrigin* const> origins);
 
  private:
   void count_use(Id node);
+  [[nodiscard]] bool ends_turn_at(const TreePosition& at) const;  // a checkpoint there does
 
   PathKeys& keys_;
   Victims& victims_;

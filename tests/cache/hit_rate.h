@@ -65,6 +65,8 @@ inline constexpr std::array<std::size_t, 7> kHostQuarters = {1, 2, 3, 4, 6, 10, 
 [[nodiscard]] std::vector<HostSizeRow> replay_host_sizes(Shape shape, const Load& load, ComponentCounts device,
                                                          std::size_t requests,
                                                          std::span<const std::size_t> quarters = kHostQuarters);
+// Adds what other loads of the same kind found, row by row.
+void add_rows(std::vector<HostSizeRow>& sum, const std::vector<HostSizeRow>& rows);
 // The first breach of the laws; slack: points of hit rate that count as equal.
 [[nodiscard]] std::string broken_host_size_law(std::span<const HostSizeRow> rows, double slack);
 // The slack that the random loads need, and why (hit_rate.cc).
