@@ -99,6 +99,7 @@ function(larder_install)
     install(FILES LICENSE README.md CHANGELOG.md SECURITY.md packaging/debian/copyright
       DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/larder COMPONENT tools)
     larder_add_manual()
+    larder_install_monitoring()
     larder_install_service()
   endif()
   configure_package_config_file(cmake/larderConfig.cmake.in ${PROJECT_BINARY_DIR}/larderConfig.cmake

@@ -23,6 +23,12 @@ function(larder_add_manual)
     COMPONENT tools OPTIONAL)
 endfunction()
 
+# What Prometheus and Grafana are given (docs/monitoring.md); component "tools".
+function(larder_install_monitoring)
+  install(FILES packaging/prometheus/larder_rules.yml DESTINATION ${CMAKE_INSTALL_DATADIR}/larder/prometheus COMPONENT tools)
+  install(FILES packaging/grafana/larder.json DESTINATION ${CMAKE_INSTALL_DATADIR}/larder/grafana COMPONENT tools)
+endfunction()
+
 # Units, the account, options of the services; only when asked for, as they name /usr/bin and /etc. Component "service".
 function(larder_install_service)
   set(from ${PROJECT_SOURCE_DIR}/packaging/systemd)

@@ -67,7 +67,8 @@ void add_proxy_server_options(CLI::App& app, ProxyOptions& o) {
                  "fastest: a fresh folder in /dev/shm, if nothing is given")
       ->type_name("DIR");
   app.add_option("--max-requests", o.requests,
-                 "requests at once, those that wait for a slot included; further ones get 503")
+                 "requests at once, those that wait for a slot included; as many again wait for their turn, further "
+                 "ones get 503")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
   add_log_options(app, o.log);

@@ -82,6 +82,8 @@ std::string group_of(std::string_view name) {
       {"record-trace-block", "Trace"},
       {"record-trace-max-size", "Trace"},
       {"served-model-name", "Server"},
+      {"log-level", "Server"},
+      {"log-format", "Server"},
       {"hicache-state-on-device-only", "Control runs (what is a tier worth?)"},
       {"hicache-kv-on-device-only", "Control runs (what is a tier worth?)"},
   };
@@ -92,13 +94,11 @@ std::string group_of(std::string_view name) {
 struct CommandLine {
   std::vector<std::pair<std::string, std::string>> given;  // name, text; in the order of the command line's parser
   std::string config_path;
-  LogOptions log;
 };
 
 void add_serve_options(CLI::App& app, CommandLine& line) {
   app.add_option("--config", line.config_path, "options from a .toml, .yaml or .json file; the command line wins")
       ->type_name("FILE");
-  add_log_options(app, line.log);
   for (const OptionInfo& info : option_infos()) {
     const std::string name(info.name);
     const std::string help(info.help);
@@ -148,6 +148,7 @@ Status fill_options(const CommandLine& line, Options& options) {
     if (!status.is_ok()) problems += (problems.empty() ? "" : "\n  ") + status.message();
   }
   if (!problems.empty()) return invalid_argument(problems);
+  LARDER_RETURN_IF_ERROR(set_log_options({options.log_level, options.log_format}));  // before anything logs
   LARDER_RETURN_IF_ERROR(
       with_option("--api-key-file", fill_key(options.api_key, options.api_key_file, "LARDER_API_KEY")));
   LARDER_RETURN_IF_ERROR(with_option(
@@ -224,9 +225,8 @@ int serve_command(int argc, char** argv) {
   add_serve_options(app, line);
   add_sglang_options(app, line);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  Status status = set_log_options(line.log);
   Options options;
-  if (status.is_ok()) status = fill_options(line, options);
+  const Status status = fill_options(line, options);
   if (!status.is_ok()) {
     (void)fail_serve(status);
     return 2;  // a file that cannot be read, too

@@ -97,7 +97,8 @@ void add_llama_server_options(CLI::App& app, LlamaOptions& o) {
   add_tls_options(app, s.listen.tls);
   app.add_flag("--allow-no-key", o.allows_no_key, "other machines may use the model without a key");
   app.add_option("--max-requests", s.workers,
-                 "requests at once, those that wait for a slot included; further ones get 503")
+                 "requests at once, those that wait for a slot included; as many again wait for their turn, further "
+                 "ones get 503")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
   add_log_options(app, o.log);

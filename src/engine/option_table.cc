@@ -20,6 +20,8 @@ constexpr std::array<std::string_view, 3> kPrefetchPolicies = {"best_effort", "w
 constexpr std::array<std::string_view, 4> kLayouts = {"page_first", "page_first_direct", "page_head", "layer_first"};
 constexpr std::array<std::string_view, 8> kEvictionPolicies = {"lru", "lfu",  "slru",     "fifo",
                                                                "mru", "filo", "priority", "value"};
+constexpr std::array<std::string_view, 5> kLogLevels = {"debug", "info", "warning", "error", "off"};
+constexpr std::array<std::string_view, 2> kLogFormats = {"text", "json"};
 
 // What a table of this process may be asked to hold. Far above any machine; low enough that no product overflows.
 constexpr double kMaxTokens = 1e9;
@@ -143,6 +145,8 @@ const std::array kTable = {
         {"record-trace-max-size", "SIZE", "of the trace, in bytes, or with Ki, Mi, Gi; recording ends there (1Gi)"},
         &O::record_trace_max_size},
     OptionEntry{{"served-model-name", "NAME", "name of the model in answers (the model's id)"}, &O::served_model_name},
+    OptionEntry{{"log-level", "LEVEL", "the least that the log tells (info)"}, &O::log_level, 0, 0, false, kLogLevels},
+    OptionEntry{{"log-format", "FORMAT", "form of a line of the log (text)"}, &O::log_format, 0, 0, false, kLogFormats},
     OptionEntry{{"random-seed", "SEED", "seed of sampling (1)"}, &O::seed, 0, kMaxU64},
 };
 

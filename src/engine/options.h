@@ -68,8 +68,9 @@ struct Options {
   std::string record_trace, record_trace_key;
   std::uint64_t record_trace_block = 512;
   std::string record_trace_max_size = "1Gi";
-  std::string served_model_name;  // --served-model-name; default: the model's id
-  std::uint64_t seed = 1;         // --random-seed: sampling
+  std::string served_model_name;                        // --served-model-name; default: the model's id
+  std::string log_level = "info", log_format = "text";  // --log-level, --log-format; set by whoever starts the server
+  std::uint64_t seed = 1;                               // --random-seed: sampling
 
   std::set<std::string, std::less<>> given;           // names of the options that set_option() set
   std::set<std::string, std::less<>> without_effect;  // those of SGLang that change nothing here (sglang_options.h)

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "base/log.h"
 #include "door/register_backends.h"
 #include "engine/option_table.h"
 #include "sim/sim_file_system.h"
@@ -93,10 +94,20 @@ TEST(Options, SettingRefusesWithNameValueAndRange) {
   EXPECT_TRUE(o.given.empty());
 }
 
+bool is_log_level(std::string_view word) {
+  for (LogLevel level : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
+    if (log_level_name(level) == word) return true;
+  }
+  return false;
+}
+
 TEST(Options, WordsOfTheTableAreThoseOfTheirParsers) {
   for (const OptionEntry& entry : option_table()) {
     for (const std::string_view word : entry.words) {
-      EXPECT_TRUE(parse_write_policy(word) || parse_prefetch_policy(word) || parse_host_layout(word) ||
+      const bool is_of_log = entry.info.name == "log-level"    ? is_log_level(word)
+                             : entry.info.name == "log-format" ? word == "text" || word == "json"
+                                                               : false;
+      EXPECT_TRUE(is_of_log || parse_write_policy(word) || parse_prefetch_policy(word) || parse_host_layout(word) ||
                   parse_eviction_policy(word))
           << word;
     }
@@ -187,12 +198,18 @@ TEST(Options, ModelChecksNameModelAndFlag) {
 
 TEST(Options, ComeFromFilesToo) {
   sim::SimFileSystem files(1);
-  write_file(files, "larder.toml", "model = 'swa-tiny'\nhicache-ratio = 4\nport = 0\ndisable_radix_cache = true\n");
+  write_file(files, "larder.toml",
+             "model = 'swa-tiny'\nhicache-ratio = 4\nport = 0\ndisable_radix_cache = true\n"
+             "log-level = 'warning'\nlog_format = 'json'\n");
   Options o;
   ASSERT_TRUE(set_options_from_file(o, "larder.toml", files));
   EXPECT_EQ(o.model, "swa-tiny");
   EXPECT_EQ(o.hicache_ratio, 4);
   EXPECT_TRUE(o.disable_radix_cache);
+  EXPECT_EQ(o.log_level, "warning");
+  EXPECT_EQ(o.log_format, "json");
+  write_file(files, "loud.toml", "log-level = 'loud'\n");
+  expect_refused(set_options_from_file(o, "loud.toml", files), {"loud.toml", "--log-level is 'loud'", "warning"});
   write_file(files, "bad.json", R"({"hicache-ratio": [1]})");
   expect_refused(set_options_from_file(o, "bad.json", files), {"bad.json", "hicache-ratio"});
   write_file(files, "bad2.json", R"({"hicache-ratios": 1})");

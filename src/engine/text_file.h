@@ -14,7 +14,8 @@ namespace larder {
 
 inline constexpr std::uint64_t kConfigBytesMax = std::uint64_t{1} << 20;
 
-// The whole file. kNotFound, kUnavailable: as the file system says. kInvalidArgument: more than `max_bytes`. May block.
+// The whole file, or all that comes out of a pipe. kNotFound, kUnavailable: as the file system says. kInvalidArgument:
+// more than `max_bytes`. May block, on a pipe until its writer has closed it.
 [[nodiscard]] Result<std::string> read_text_file(FileSystem& files, const std::string& path,
                                                  std::uint64_t max_bytes = kConfigBytesMax);
 

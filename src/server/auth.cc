@@ -74,8 +74,9 @@ TlsFiles tls_files(const Options& options) {
 Status check_exposure(std::string_view host, bool has_key, bool is_meant) {
   if (has_key || is_meant || is_loopback_host(host)) return Status::ok();
   return invalid_argument(
-      fmt::format("--host {} can be reached from other machines, and without a key whoever reaches it uses the model: "
-                  "give --api-key-file FILE (or the variable LARDER_API_KEY), stay on 127.0.0.1, or say --allow-no-key",
+      fmt::format("--host {} is no loopback address (127.0.0.1, ::1, localhost): other machines may reach it, and "
+                  "without a key whoever does uses the model: give --api-key-file FILE (or the variable "
+                  "LARDER_API_KEY), stay on 127.0.0.1, or say --allow-no-key",
                   host));
 }
 

@@ -2,13 +2,15 @@
 #include "server/key_file.h"
 
 #include <cstdlib>
-#include <span>
 #include <utility>
 
 #include "base/file_system.h"
+#include "engine/text_file.h"
 
 namespace larder {
 namespace {
+
+constexpr std::uint64_t kKeyBytesMax = 4096;
 
 void drop_line_ends(std::string& text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
@@ -17,15 +19,10 @@ void drop_line_ends(std::string& text) {
 }  // namespace
 
 Result<std::string> read_key_file(const std::string& path) {
-  auto file = real_file_system().open(path, {});
-  if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size > 4096) return invalid_argument(path + ": a key has at most 4096 bytes");
-  std::string text(static_cast<std::size_t>(*size), '\0');
-  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
-  drop_line_ends(text);
-  if (text.empty()) return invalid_argument(path + ": the file holds no key");
+  Result<std::string> text = read_text_file(real_file_system(), path, kKeyBytesMax);
+  if (!text.is_ok()) return text;
+  drop_line_ends(*text);
+  if (text->empty()) return invalid_argument(path + ": the file holds no key");
   return text;
 }
 

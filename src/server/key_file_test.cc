@@ -2,6 +2,7 @@
 #include "server/key_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <span>
@@ -54,6 +55,31 @@ TEST_F(KeyFileTest, AFileWithoutAKeyIsRefused) {
   }
   EXPECT_EQ(fill_key(key, file(std::string(5000, 'k')), kVariable).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(fill_key(key, directory_.path() + "/absent", kVariable).code(), StatusCode::kNotFound);
+}
+
+// `--api-key-file <(pass show larder)`. As in a shell, the writer has closed its end, perhaps before it is read.
+TEST_F(KeyFileTest, AKeyComesOutOfAPipe) {
+  const auto piped = [](const std::string& text, std::string& key) {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::pipe(ends), 0);
+    EXPECT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    ::close(ends[1]);
+    const Status status = fill_key(key, "/proc/self/fd/" + std::to_string(ends[0]), kVariable);
+    ::close(ends[0]);
+    return status;
+  };
+  std::string key;
+  const Status read = piped("from-pipe\n", key);
+  EXPECT_TRUE(read.is_ok()) << read.message();
+  EXPECT_EQ(key, "from-pipe");
+  key.clear();
+  EXPECT_TRUE(piped(std::string(4096, 'k'), key).is_ok());
+  EXPECT_EQ(key.size(), 4096u);
+  key.clear();
+  EXPECT_NE(piped("\n", key).message().find("holds no key"), std::string::npos);
+  const Status refused = piped(std::string(4097, 'k'), key);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("at most 4096"), std::string::npos) << refused.message();
 }
 
 }  // namespace

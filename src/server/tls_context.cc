@@ -96,8 +96,12 @@ Status use_key(SSL_CTX* context, const std::string& text) {
     return invalid_argument("holds a broken private key: " + take_tls_error());
   }
   if (SSL_CTX_use_PrivateKey(context, key.get()) == 1 && SSL_CTX_check_private_key(context) == 1) return Status::ok();
-  return invalid_argument("is not the key of the certificate (" + take_tls_error() +
-                          "): give the pair that was made together");
+  const std::string error =
+      take_tls_error();  // of the two: OpenSSL's words for a pair that does not match name no file
+  return invalid_argument(
+      "is not the key of the certificate in --ssl-certfile: give the key that the certificate was "
+      "made for (OpenSSL says: " +
+      error + ")");
 }
 
 Status want_clients_of(SSL_CTX* context, const std::string& text) {

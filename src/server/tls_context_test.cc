@@ -61,7 +61,7 @@ TEST_F(TlsContextTest, WhatIsWrongIsNamedWithItsOption) {
       {issued_.certificate + broken, issued_.key, "holds a broken certificate"},
       {issued_.certificate, "hello\n", "--ssl-keyfile"},
       {issued_.certificate, "hello\n", "holds no private key in PEM"},
-      {issued_.certificate, other, "is not the key of the certificate"},
+      {issued_.certificate, other, "is not the key of the certificate in --ssl-certfile: give the key"},
       {issued_.certificate, support::encrypted_key(issued_.key), "is encrypted"},
       {issued_.certificate, "", "--ssl-keyfile is not given"}};
   for (const auto& [certificate, key, problem] : cases) {

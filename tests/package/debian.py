@@ -23,6 +23,7 @@ UNITS = ("larder-metadata-server", "larder-proxy", "larder-serve")
 COMMAND_FILES = (
     "usr/bin/larder", "usr/share/man/man1/larder.1.gz", "usr/share/bash-completion/completions/larder",
     "usr/lib/sysusers.d/larder.conf", "etc/larder/metadata-server.env", "etc/larder/proxy.env", "etc/larder/serve.env",
+    "usr/share/larder/prometheus/larder_rules.yml", "usr/share/larder/grafana/larder.json",
     "usr/share/doc/larder/LICENSE", "usr/share/doc/larder/README.md", "usr/share/doc/larder/copyright",
     "usr/share/doc/larder/CHANGELOG.md", "usr/share/doc/larder/SECURITY.md",
     *(f"usr/lib/systemd/system/{unit}.service" for unit in UNITS))
