@@ -55,6 +55,10 @@ ComponentCounts Backups::missing_on_host(const NodeView& view) const {
 // appended for another one as well are found complete the second time.
 void Backups::append_path(NodeId node, const Admission& admission, std::uint64_t from, std::vector<NodeId>& out) const {
   std::vector<NodeId> path;
+  // Pages of a model with recurrent state that end in no checkpoint serve nobody on the host: where not all are
+  // admitted, they come when one does.
+  const bool has_states = keeps(ComponentKind::kMamba) && host_->model().has(ComponentKind::kMamba);
+  bool may_serve = &admission == all_.get() || !has_states;
   for (NodeId at = node;;) {
     const NodeView view = tree_.view(at);
     if (view.end == 0) break;
@@ -62,7 +66,9 @@ void Backups::append_path(NodeId node, const Admission& admission, std::uint64_t
     // Everything above a node with a complete copy was looked at when that copy was made, but for the checkpoints that
     // came after `from` since; and but for a gap above what a prefetch has brought.
     if (!any && !view.host[0].empty() && view.begin <= from && !is_host_gap(tree_.view(view.parent))) break;
-    if (any && admission.may_enter(tree_.facts(at, ComponentKind::kFull, Tier::kDevice))) path.push_back(at);
+    const bool may_enter = !path.empty() || admission.may_enter(tree_.facts(at, ComponentKind::kFull, Tier::kDevice));
+    may_serve = may_serve || (may_enter && !view.device[index_of(ComponentKind::kMamba)].empty());
+    if (any && may_enter && may_serve) path.push_back(at);
     at = view.parent;
   }
   out.insert(out.end(), path.rbegin(), path.rend());

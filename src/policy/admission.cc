@@ -8,7 +8,10 @@ namespace {
 class FromHits final : public Admission {
  public:
   explicit FromHits(std::uint32_t hits) : hits_(hits) {}
-  [[nodiscard]] bool may_enter(const Facts& facts) const override { return facts.hits >= hits_; }
+  [[nodiscard]] bool may_enter(const Facts& facts) const override {
+    const bool was_resumed_at = !facts.restores || facts.uses + 0.5F >= static_cast<float>(hits_);  // uses fade
+    return facts.hits >= hits_ && was_resumed_at;
+  }
 
  private:
   const std::uint32_t hits_;

@@ -21,7 +21,9 @@ class Admission {
 };
 using AdmissionPtr = std::shared_ptr<const Admission>;
 
-[[nodiscard]] AdmissionPtr admit_all();                          // write_through
-[[nodiscard]] AdmissionPtr admit_from_hits(std::uint32_t hits);  // write_through_selective: used so often since
+[[nodiscard]] AdmissionPtr admit_all();  // write_through
+// write_through_selective: used so often since. Where restore points are weighed, what ends in one has been resumed at
+// so often: each turn of a conversation uses all of the path, and resumes at the end of the last turn.
+[[nodiscard]] AdmissionPtr admit_from_hits(std::uint32_t hits);
 
 }  // namespace larder

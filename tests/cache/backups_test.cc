@@ -107,7 +107,7 @@ TEST(BackupsTest, SelectiveCopiesWhatWasHitOften) {
   RigOptions options;
   options.config.write_policy = WritePolicy::kWriteThroughSelective;
   RoomRig rig(options);
-  const NodeId a = rig.add("a"), ab = rig.add("ab", 1);
+  const NodeId a = rig.add("a", 0, true), ab = rig.add("ab", 1);
   for (int i = 0; i < 2; ++i) {
     rig.backups->by_policy(ab, 0);
     EXPECT_EQ(rig.transfer->submitted, 0u);
@@ -118,6 +118,30 @@ TEST(BackupsTest, SelectiveCopiesWhatWasHitOften) {
   EXPECT_TRUE(rig.on_host(a));
   EXPECT_FALSE(rig.on_host(ab));
   EXPECT_TRUE(rig.backups->of_victims({ab}, false).copies) << "who leaves is not asked for its hits";
+}
+
+// Each turn uses the path of those before it, and resumes at the end of the last one.
+TEST(BackupsTest, SelectiveCopiesOfAConversationWhatWasResumedAtOften) {
+  for (const EvictionPolicy policy : {EvictionPolicy::kValue, EvictionPolicy::kLru}) {
+    RigOptions options;
+    options.config.write_policy = WritePolicy::kWriteThroughSelective;
+    options.config.eviction_policy = policy;
+    RoomRig rig(options);
+    RadixTree& tree = rig.tiers->tree();
+    const NodeId a = rig.add("a", 0, true), ab = rig.add("ab", 1, true), abc = rig.add("abc", 2);
+    tree.touch({a, 1}, true);
+    tree.touch({ab, 2}, true);
+    rig.backups->by_policy(abc, 0);
+    EXPECT_EQ(rig.transfer->submitted, policy == EvictionPolicy::kValue ? 0u : 1u) << "lru looks at hits of the path";
+    tree.touch({ab, 2}, true);
+    tree.touch({abc, 3}, true);
+    tree.touch({abc, 3}, true);
+    rig.backups->by_policy(abc, 0);
+    rig.end_all();
+    EXPECT_TRUE(rig.on_host(a)) << "ab stands on it";
+    EXPECT_TRUE(rig.on_host(ab));
+    EXPECT_FALSE(rig.on_host(abc)) << "it ends in no checkpoint, hit or not";
+  }
 }
 
 TEST(BackupsTest, WriteBackCopiesVictimsOnly) {

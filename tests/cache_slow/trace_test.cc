@@ -18,9 +18,9 @@ void expect_laws(Shape shape, const Trace& trace, ComponentCounts device, const 
       replay_host_sizes(shape, {LoadKind::kTrace, 1, &trace}, device, trace.size(), kQuarters);
   std::printf("%s, %s, %zu requests, at most %.2f percent:\n%s", name.c_str(), shape_name(shape).c_str(), trace.size(),
               ceiling_of(trace), table_of(rows).c_str());
-  // Under value, as in slack_of(): on the recorded trace a host of eight devices takes 0.6 of the 14.1 points that the
-  // device has alone, and brings 15 of its own (write_back).
-  const double slack = shape == Shape::kFullMamba ? 0.7 : 0.2;
+  // Under value, as in slack_of(): on the recorded trace a host of eight devices takes 1.0 of the 13.5 points that the
+  // device has alone, and brings 17 of its own (exclusive).
+  const double slack = shape == Shape::kFullMamba ? 1.1 : 0.2;
   EXPECT_EQ(broken_host_size_law(rows, slack), "") << name;
 }
 
