@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves and restores that fail cost time: the answer is the same, and nothing is left behind.
+#include <atomic>
 #include <future>
 #include <thread>
 
@@ -134,6 +135,54 @@ TEST(RelayAdapters, ThatChangeWhileARequestWaits) {
   pinned["id_slot"] = 0;  // or the server says that it has none
   EXPECT_FALSE(rig.post("/completion", pinned).reused.has_value())
       << "nor is anything given to the server from then on";
+}
+
+// --max-requests: as many again wait for their turn, so that a client which has its answer may come again at once.
+TEST(RelayFull, AsManyAgainWaitAndFurtherOnesAreRefused) {
+  Rig rig({.geometry = geometry_of("hybrid"), .workers = 1});
+  std::atomic<int> refused = 0;
+  const auto ask = [&](std::uint64_t seed) {
+    return std::async(std::launch::async, [&rig, &refused, seed] {
+      const Answer answer = rig.post("/completion", {{"prompt", random_tokens(200, seed)}, {"n_predict", 4}});
+      if (answer.http == 503) ++refused;
+      return answer.http;
+    });
+  };
+  rig.server().hold("answer");
+  auto runs = ask(1);
+  ASSERT_TRUE(rig.server().wait_held());
+  auto one = ask(2), other = ask(3);
+  while (refused == 0) std::this_thread::yield();
+  rig.server().release();
+  EXPECT_EQ(runs.get(), 200u);
+  EXPECT_EQ(one.get() + other.get(), 200u + 503u);
+}
+
+// A server whose adapters were touched is proven again with all of its slots. An answer that takes long holds one of
+// them: others need not wait for its end.
+TEST(RelayAdapters, ThatChangeWhileAnAnswerIsMadeHoldNobodyUp) {
+  Rig rig({.geometry = geometry_of("hybrid"), .slots = 2, .slots_limit = std::chrono::milliseconds(1)});
+  const Tokens first = random_tokens(200, 1), second = random_tokens(200, 2);
+  const auto ask = [&](const Tokens& prompt, int slot) {
+    const Json body = {{"prompt", prompt}, {"n_predict", 4}, {"return_tokens", true}, {"id_slot", slot}};
+    return std::async(std::launch::async, [&rig, body] { return rig.post("/completion", body); });
+  };
+  rig.server().hold("answer");
+  auto runs = ask(first, 0);
+  ASSERT_TRUE(rig.server().wait_held());
+  HttpClient client(rig.url(), std::chrono::seconds(20));
+  const int saved = rig.server().calls("save");
+  ASSERT_EQ(client.request("POST", "/lora-adapters", "[]").value_or({}).status, 200u);
+  auto plain = ask(second, 1);
+  EXPECT_TRUE(rig.server().wait_held(2)) << "it does not wait for the first one's slot";
+  rig.server().release();
+  EXPECT_EQ(runs.get().tokens, rig.expected(first));
+  const Answer answer = plain.get();
+  EXPECT_EQ(answer.tokens, rig.expected(second));
+  EXPECT_FALSE(answer.reused.has_value()) << "it went on as it was";
+  rig.wait_idle();
+  EXPECT_EQ(rig.server().calls("save"), saved) << "nothing of both is kept from then on";
+  EXPECT_TRUE(rig.ask(second).reused.has_value()) << "with all slots free it has been proven";
 }
 
 // Behind one address another server may take over at any time, of another model perhaps, which would take our pages for

@@ -107,6 +107,7 @@ Status Rig::try_start_proxy(bool caps_slots) {
   settings.slot_directory = slots_.path();
   settings.start_limit = kLimit;
   settings.quiet_limit = options_.quiet_limit;
+  settings.slots_limit = options_.slots_limit;
   settings.saves = {.page_size = kPage, .grid = 0, .spacing = kPage};
   settings.trace = options_.trace;
   settings.workers = options_.workers;

@@ -31,6 +31,7 @@ struct RigOptions {
   std::uint32_t slots = 1, workers = 32;
   std::uint32_t checkpoint_offset = 0;
   Nanos quiet_limit = std::chrono::seconds(20);
+  Nanos slots_limit = std::chrono::seconds(20);
   bool is_secure = false;         // TLS on both sides of the proxy
   bool has_long_factors = false;  // of RoPE, for contexts beyond the model's original one of kOriginalContext
   bool shifts_context = false;    // --context-shift

@@ -129,7 +129,7 @@ Status Proxy::start() {
   saver_ = std::make_unique<SlotSaver>(
       SlotSaver::Parts{format_, *store_, files_, metrics_, settings_.slot_directory, 2 * facts->slots + 4});
   identity_ = std::make_unique<ServerIdentity>(
-      *facts, *slots_, metrics_,
+      *facts, *slots_, settings_.slots_limit, metrics_,
       [this](LlamaUpstream& again, const UpstreamFacts& now) { return prove_again(again, now); });
   parts_ = std::unique_ptr<RelayParts>(new RelayParts{format_,
                                                       *store_,

@@ -44,6 +44,7 @@ struct ProxySettings {
   Nanos start_limit = std::chrono::minutes(30);  // for llama-server to load its model
   std::function<Status()> check_wait{};          // asked meanwhile: an error ends the wait, and is create()'s
   Nanos quiet_limit = std::chrono::hours(1);     // without a byte of it
+  Nanos slots_limit = std::chrono::seconds(10);  // for all slots to be free, when it is proven again
   std::string slot_directory;                    // its --slot-save-path
   std::string model_path;                        // of the GGUF; empty: as /props says
   bool hashes_data = false;                      // all bytes of the model are its identity, not head and samples
@@ -53,7 +54,7 @@ struct ProxySettings {
   SavePolicy saves;
   PrefixStoreOptions store;
   TraceOptions trace;
-  std::uint32_t workers = 64;  // requests at once, those that wait for a slot included
+  std::uint32_t workers = 64;  // requests at once, those that wait for a slot included; as many again may queue
 };
 
 class LlamaProxy : public CompletionFront {

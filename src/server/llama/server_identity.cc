@@ -43,8 +43,9 @@ bool hides_context(const GgufFile& model, std::uint32_t slot_tokens, bool is_cap
   return !is_long && (is_capped || slot_tokens >= trained.value_or(std::uint64_t{slot_tokens} + 1));
 }
 
-ServerIdentity::ServerIdentity(UpstreamFacts facts, SlotTable& slots, ProxyMetrics& metrics, Prove prove)
-    : slots_(slots), metrics_(metrics), prove_(std::move(prove)), facts_(std::move(facts)) {}
+ServerIdentity::ServerIdentity(UpstreamFacts facts, SlotTable& slots, Nanos slots_limit, ProxyMetrics& metrics,
+                               Prove prove)
+    : slots_(slots), slots_limit_(slots_limit), metrics_(metrics), prove_(std::move(prove)), facts_(std::move(facts)) {}
 
 Result<std::uint64_t> ServerIdentity::check(LlamaUpstream& client, LlamaUpstream& own) {
   const Result<UpstreamFacts> now = client.facts();
@@ -94,8 +95,12 @@ void ServerIdentity::end_change(bool is_changed) {
 }
 
 Result<std::uint64_t> ServerIdentity::prove_again(LlamaUpstream& upstream) {
-  const Result<SlotTable::Hold> all = slots_.acquire({.count = slots_.size()});
-  if (!all.is_ok()) return all.status();
+  const Result<SlotTable::Hold> all = slots_.acquire({.count = slots_.size(), .limit = slots_limit_});
+  if (!all.is_ok()) {
+    log_info("proxy", "llama-server is not proven again yet, and requests go on without prefixes, until all of its " +
+                          std::string("slots are free for a moment: ") + all.status().message());
+    return all.status();
+  }
   const Result<UpstreamFacts> now = upstream.facts();
   if (!now.is_ok()) return now.status();
   std::uint64_t version = 0;

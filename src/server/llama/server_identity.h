@@ -11,7 +11,8 @@
 // Refused: a message says why, and requests go on plainly, without the cache.
 //
 // Threads: any. Cost: check() and is_still() one small call of llama-server; check() after a restart that of the probe,
-// during which other requests wait.
+// during which other requests wait. The probe needs all slots. Where a long answer holds one, check() waits for at most
+// `slots_limit` and is then kDeadlineExceeded: requests go on plainly, and each asks anew.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ class ServerIdentity {
  public:
   // Proves a server that was started anew: kUnsupported if it is not the one whose pages we have. All slots are held.
   using Prove = std::function<Status(LlamaUpstream& upstream, const UpstreamFacts& facts)>;
-  ServerIdentity(UpstreamFacts facts, SlotTable& slots, ProxyMetrics& metrics, Prove prove);
+  ServerIdentity(UpstreamFacts facts, SlotTable& slots, Nanos slots_limit, ProxyMetrics& metrics, Prove prove);
 
   // Ok: it may be given prefixes as long as is_current() says so of what this returns. kConflict: it is another one,
   // for good. Others: it does not answer now, or not to this client. client: has the client's own key: who may not ask
@@ -62,6 +63,7 @@ class ServerIdentity {
   [[nodiscard]] Result<std::uint64_t> prove_again(LlamaUpstream& upstream) LARDER_EXCLUDES(mutex_);
 
   SlotTable& slots_;
+  const Nanos slots_limit_;
   ProxyMetrics& metrics_;
   const Prove prove_;
   mutable RankedMutex mutex_{LockRank::kServer};
