@@ -217,6 +217,13 @@ IDENTITY = {
     "heads": lambda engine, config, pool: setattr(pool, "head_num", 8),
     "engine": lambda engine, config, pool: setattr(config, "other", {"engine_version": "0.6"}),
     "weights": lambda engine, config, pool: setattr(config, "other", {"weights_fingerprint": "v"}),
+    "scales": lambda engine, config, pool: setattr(engine.model, "quantization_param_path", "scales.json"),
+    "quantized weights": lambda engine, config, pool: setattr(engine.model, "modelopt_checkpoint_restore_path", "q.pt"),
+    "profile": lambda engine, config, pool: setattr(engine.model, "rl_quant_profile", "p.pt"),
+    "description": lambda engine, config, pool: setattr(engine.model, "decrypted_config_file", "c.json"),
+    "adapter in the weights": lambda engine, config, pool: setattr(
+        engine.model, "model_loader_extra_config", '{"qlora_adapter_name_or_path": "a"}'
+    ),
 }
 
 
@@ -275,6 +282,26 @@ def test_the_draft_model_is_part_of_what_its_pools_mean(engine, make_storage):
 
 
 # ---- troubles ----
+
+
+@pytest.mark.parametrize("make_pool", [HostPool, LayerFirstPool])
+@pytest.mark.parametrize("at", [0, 3])
+def test_slots_that_are_no_page_are_neither_stored_nor_filled(make_storage, make_pool, at):
+    """A page of two halves would be stored as the page that its first slot is in: wrong bytes under a right key."""
+    pool = make_pool()
+    storage = make_storage({"kv": pool})
+    keys = chain(4)
+    mixed = slots(0, 1, 2, 3, page_size=4)
+    mixed.array[at * 4 + 2 : at * 4 + 4] = [30, 31]
+    assert storage.batch_set_v1(keys, mixed) == [False] * 4
+    assert storage.batch_exists(keys) == 0
+    assert storage.batch_set_v1(keys, slots(0, 1, 2, 3, page_size=4)) == [True] * 4
+    before = [pool.page(number) for number in range(40)]
+    pages = slots(10, 11, 12, 13, page_size=4)
+    pages.array[at * 4 + 2 : at * 4 + 4] = [30, 31]
+    assert storage.batch_get_v1(keys, pages) == [False] * 4
+    assert [pool.page(number) for number in range(40)] == before
+    assert set(storage.troubles()) == {"set: ValueError", "get: ValueError"}
 
 
 def test_wrong_arguments_are_misses(make_storage):
@@ -438,126 +465,6 @@ def test_nodes_larger_than_a_call_are_cut(make_storage, monkeypatch):
     keys = chain(8)
     assert storage.batch_set_v1(keys, slots(*range(8), page_size=4)) == [True] * 8
     assert storage.batch_get_v1(keys, slots(*range(8), page_size=4)) == [True] * 8
-
-
-# ---- construction ----
-
-
-def make(engine, config=None, **extra):
-    from larder.sglang import LarderStorage
-
-    config = config or Config()
-    config.extra_config = {"backend": "memory", "interface_v1": 1, "weights_fingerprint": "w", **extra}
-    return LarderStorage(config, {})
-
-
-@pytest.mark.parametrize(
-    "extra, text",
-    [
-        ({"bakend": "memory"}, "bakend"),
-        ({"backend": "nothing"}, "nothing"),
-        ({"backend": ""}, "backend"),
-        ({"timeout_seconds": 0}, "timeout_seconds"),
-        ({"timeout_seconds": "2"}, "timeout_seconds"),
-        ({"put_timeout_seconds": True}, "put_timeout_seconds"),
-        ({"rank_directories": 1}, "rank_directories"),
-        ({"rank_directories": True}, "directory"),
-        ({"rank_directories": True, "directory": 3}, "directory is 3"),
-        ({"weights_fingerprint": None}, "weights_fingerprint"),
-        ({"weights_fingerprint": 3}, "weights_fingerprint"),
-        ({"backend": "file", "directory": "/proc/nothing/here"}, ""),
-    ],
-)
-def test_what_cannot_work_is_an_error_at_construction(engine, extra, text):
-    with pytest.raises((ValueError, larder.Error), match=text or None):
-        make(engine, **extra)
-
-
-def test_a_context_that_is_not_there_is_an_error_at_construction(engine):
-    del engine.model.kv_cache_dtype
-    engine.serving.weight_version = None
-    with pytest.raises(ValueError, match="kv_cache_dtype, weight_version.*weights_fingerprint"):
-        make(engine, weights_fingerprint=None)
-    make(engine).close()
-
-
-def test_a_draft_model_without_a_fingerprint_is_an_error_at_construction(engine):
-    engine.spec.speculative_draft_model_path = "no/draft"
-    with pytest.raises(ValueError, match="draft_weights_fingerprint"):
-        make(engine)
-    make(engine, draft_weights_fingerprint="d").close()
-    engine.spec.speculative_draft_model_path = engine.model.model_path
-    make(engine).close()
-
-
-@pytest.fixture
-def model_folder(tmp_path, engine):
-    header = json.dumps({"w": {"dtype": "U8", "shape": [100000], "data_offsets": [0, 100000]}}).encode()
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(100000))
-    engine.model.model_path = str(tmp_path)
-    return tmp_path
-
-
-def fingerprint(engine):
-    storage = make(engine, weights_fingerprint=None)
-    storage.close()
-    return json.loads(storage._identity.text())["weights"]
-
-
-def test_the_fingerprint_follows_the_files(engine, model_folder):
-    first = fingerprint(engine)
-    assert first == fingerprint(engine)
-    data = bytearray((model_folder / "a.safetensors").read_bytes())
-    data[-10] ^= 1
-    (model_folder / "a.safetensors").write_bytes(data)
-    second = fingerprint(engine)
-    (model_folder / "config.json").write_text('{"rope_theta": 1}')
-    third = fingerprint(engine)
-    assert len({first, second, third}) == 3
-    engine.model.model_path = str(model_folder / "a.safetensors")
-    fingerprint(engine)
-    (model_folder / "b.safetensors").write_bytes(b"\xff" * 100)
-    engine.model.model_path = str(model_folder)
-    with pytest.raises(ValueError, match="b.safetensors"):
-        fingerprint(engine)
-
-
-@pytest.mark.parametrize(
-    "config, extra, expected",
-    [
-        (Config(), {}, {"directory": "/d/larder"}),
-        (Config(tp_size=2), {}, {"directory": "/d/larder", "share_directory": "/d/larder.share"}),
-        (Config(pp_size=2), {"share_directory": "/s"}, {"directory": "/d/larder", "share_directory": "/s"}),
-        (Config(tp_size=2, tp_rank=1), {"rank_directories": True}, {"directory": "/d/larder/tp1_pp0_cp0_dp0"}),
-    ],
-)
-def test_where_ranks_have_their_store(engine, config, extra, expected):
-    from larder.sglang.settings import read_settings
-
-    config.extra_config = {"directory": "/d/larder", "module_path": "m", "class_name": "c", "allocator": "shm", **extra}
-    assert read_settings(config).store == expected
-
-
-def test_data_parallel_ranks_share_too(engine):
-    from larder.sglang.settings import read_settings
-
-    engine.parallel.attn_dp_size = 2
-    config = Config(extra_config={"directory": "/a/:/b"})
-    assert read_settings(config).store["share_directory"] == "/a.share"
-
-
-def test_rank_directories_do_not_fit_replicated_kv(engine):
-    with pytest.raises(ValueError, match="rank_directories does not fit"):
-        make(engine, Config(is_mla_model=True, tp_size=2), rank_directories=True, directory="/d")
-
-
-def test_sglang_finds_the_class():
-    import larder_sglang
-
-    from larder.sglang import LarderStorage
-
-    assert larder_sglang.LarderStorage is LarderStorage
 
 
 def test_metrics_are_served_until_the_end(make_storage):

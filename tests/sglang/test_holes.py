@@ -90,6 +90,18 @@ def test_a_directory_that_is_not_a_store_of_larder(tmp_path):
     assert holes.look_again(holes.ours(tmp_path)) == ALL
 
 
+def test_other_scales_in_the_same_file(tmp_path):
+    """The server multiplies 8-bit numbers of the cache with the scales of a file: `file` gives the same bytes, which
+    are other numbers then. (The seed stands for the scales: the device would hold other bytes.)"""
+    path = tmp_path / "scales.json"
+    scaled = {"dtype": torch.float8_e4m3fn, "server_args": {"quantization_param_path": str(path)}}
+    for backend, found in ((holes.stock(tmp_path), ALL_WRONG), (holes.ours(tmp_path), NOTHING)):
+        path.write_text('{"kv_cache": {"scaling_factor": {"0": {"0": 1.0}}}}')
+        holes.fill(backend, seed=1, **scaled)
+        path.write_text('{"kv_cache": {"scaling_factor": {"0": {"0": 2.0}}}}')
+        assert holes.look_again(backend, seed=2, **scaled) == found
+
+
 # -- other weights -----------------------------------------------------------------------------------------------------
 
 

@@ -4,9 +4,10 @@
 Not in it: adapter (LoRA) and salt. SGLang seeds its page keys with both.
 """
 
+import hashlib
 import json
 import threading
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 from sglang.srt import runtime_context
 
@@ -22,6 +23,11 @@ _OTHER_MODEL_FIELDS = (
     "qsa_indexer_dtype",
     "quantization_param_path",
 )
+# Paths that take the place of the model's own files, or change what is made of them. They are in the text where they
+# are set: without them it is what it was before they were known, and finds the pages that are stored.
+_RARE_MODEL_FIELDS = ("decrypted_config_file", "modelopt_checkpoint_restore_path", "rl_quant_profile")
+# Of the configuration of the loader of weights: an adapter that it merges into them.
+_LOADER_FIELDS = ("qlora_adapter_name_or_path",)
 
 
 def canonical(value: Any) -> str:
@@ -52,6 +58,7 @@ class Identity:
             "tp_lcm_size": None,
             "should_split_heads": False,
             "dcp": [config.dcp_rank, config.dcp_size, config.logical_page_size],
+            **_cache_scales(),
         }
         self._require_model_fields()
         self.text()
@@ -83,6 +90,7 @@ class Identity:
 
     def _make(self, now: Weights) -> str:
         fields = {name: _plain(_read("get_model", name)) for name in _MODEL_FIELDS + _OTHER_MODEL_FIELDS}
+        fields.update(_rare_fields())
         weights = self._settings.weights_fingerprint or self._fingerprint(now[0], now[1], "weights_fingerprint")
         return canonical(
             {**self._fixed, "model": fields, "weights": weights, "weight_version": now[2]},
@@ -99,7 +107,11 @@ class Identity:
         if given is None and same and self._settings.weights_fingerprint is not None:
             given = self._settings.weights_fingerprint
         weights = given or self._fingerprint(path, revision, "draft_weights_fingerprint")
-        return canonical({"path": path, "revision": revision, "weights": weights})
+        fields = {"path": path, "revision": revision, "weights": weights}
+        quantization = _read("get_spec", "speculative_draft_model_quantization")
+        if quantization != _read("get_model", "quantization"):  # the target's is in the text
+            fields["quantization"] = quantization
+        return canonical(fields)
 
     def _fingerprint(self, path: Any, revision: Any, key: str) -> str:
         place = (str(path), revision)
@@ -136,6 +148,34 @@ def _read(namespace: str, name: str, absent: Any = None) -> Any:
         return getattr(getattr(runtime_context, namespace)(), name, absent)
     except Exception:  # SGLang raises errors of several kinds
         return absent
+
+
+def _rare_fields() -> dict[str, Any]:
+    fields = {name: _read("get_model", name) for name in _RARE_MODEL_FIELDS}
+    loader = _read("get_model", "model_loader_extra_config")
+    if isinstance(loader, str):
+        try:
+            loader = json.loads(loader)
+        except ValueError:
+            loader = None
+    if isinstance(loader, Mapping):
+        fields.update({name: loader.get(name) for name in _LOADER_FIELDS})
+    return {name: _plain(value) for name, value in fields.items() if value is not None}
+
+
+def _cache_scales() -> dict[str, str]:
+    """What a cache of 8-bit numbers is multiplied with, if a file says it: bytes with other scales are other numbers.
+
+    Read once, as SGLang does. Of a file that cannot be read SGLang makes scales of 1.
+    """
+    path = _read("get_model", "quantization_param_path")
+    if path is None:
+        return {}
+    try:
+        with open(path, "rb") as file:
+            return {"cache_scales": hashlib.sha256(file.read()).hexdigest()}
+    except OSError:
+        return {"cache_scales": "unreadable"}
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The extra config: which keys are SGLang's, which are ours, and which are the store's."""
 
+import difflib
 import os
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional
 
+import larder
 from larder.sglang.ranks import Ranks, read_ranks
 
 # Keys that SGLang reads, and that may still be there.
@@ -69,6 +71,7 @@ def read_settings(config: Any) -> Settings:
         store["directory"] = _rank_directories(config, ranks, directory)
     elif backend == "file" and directory and (config.tp_lcm_size or ranks.is_one_of_several):
         store.setdefault("share_directory", directory.split(":")[0].rstrip("/") + ".share")
+    _refuse_unknown(backend, store)
     return Settings(
         backend=backend,
         store=store,
@@ -83,6 +86,32 @@ def read_settings(config: Any) -> Settings:
         ranks=ranks,
         pieces=pieces,
     )
+
+
+def _refuse_unknown(backend: str, store: Iterable[str]) -> None:
+    """The store refuses unknown keys too, but knows neither SGLang's keys nor ours, one of which may be meant."""
+    of_backend = larder.option_help(backend)
+    if not of_backend or "*" in of_backend:
+        return  # the store says which backends there are; a plug-in has keys of its own
+    of_store = larder.option_help(None)
+    known = {key.casefold(): key for key in (*_ENGINE_KEYS, *_OWN_KEYS, *of_backend, *of_store)}
+    for key in store:
+        if key in of_backend or key in of_store:
+            continue
+        others = [other for other in larder.backends() if key in larder.option_help(other)]
+        near = difflib.get_close_matches(key.strip().casefold(), sorted(known), 1)
+        if others:
+            hint = f": {key!r} belongs to \"backend\": \"{others[0]}\", and the backend is {backend!r}."
+        else:
+            hint = f"; did you mean {known[near[0]]!r}?" if near else "."
+        raise ValueError(
+            f"larder: the extra config has no key {key!r}{hint} Its keys: {_list(_OWN_KEYS)}; of backend {backend!r}: "
+            f"{_list(of_backend)}; of every store: {_list(of_store)}; SGLang's: {_list(_ENGINE_KEYS)}"
+        )
+
+
+def _list(keys: Iterable[str]) -> str:
+    return " ".join(sorted(keys))
 
 
 def _pieces(config: Any) -> int:

@@ -16,9 +16,20 @@ def page_slots(first: int, count: int) -> Any:
 
 
 def first_slots(host_indices: Any, slots_per_page: int) -> list[int]:
-    """The first slot of each page."""
-    every = host_indices[::slots_per_page]
-    return [int(slot) for slot in every] if isinstance(every, list) else list(every.tolist())
+    """The first slot of each page. Raises ValueError where a page's last slot does not belong to it.
+
+    Not each slot is looked at: there are as many as tokens.
+    """
+    first = _numbers(host_indices[::slots_per_page])
+    if slots_per_page > 1:
+        last = _numbers(host_indices[slots_per_page - 1 :: slots_per_page])
+        if last != [slot + slots_per_page - 1 for slot in first]:
+            raise ValueError(f"the host indices are no whole pages of {slots_per_page} slots")
+    return first
+
+
+def _numbers(indices: Any) -> list[int]:
+    return [int(slot) for slot in indices] if isinstance(indices, list) else list(indices.tolist())
 
 
 def tensor_bytes(tensor: Any) -> int:

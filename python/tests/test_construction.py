@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What LarderStorage makes of its configuration: settings, the identity of pages, errors that say what to set."""
+
+import json
+
+import pytest
+from fake_engine import Config
+
+import larder
+
+
+def make(engine, config=None, **extra):
+    from larder.sglang import LarderStorage
+
+    config = config or Config()
+    config.extra_config = {"backend": "memory", "interface_v1": 1, "weights_fingerprint": "w", **extra}
+    return LarderStorage(config, {})
+
+
+@pytest.mark.parametrize(
+    "extra, text",
+    [
+        ({"bakend": "memory"}, "bakend"),
+        ({"backend": "nothing"}, "nothing"),
+        ({"backend": ""}, "backend"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"timeout_seconds": "2"}, "timeout_seconds"),
+        ({"put_timeout_seconds": True}, "put_timeout_seconds"),
+        ({"rank_directories": 1}, "rank_directories"),
+        ({"rank_directories": True}, "directory"),
+        ({"rank_directories": True, "directory": 3}, "directory is 3"),
+        ({"weights_fingerprint": None}, "weights_fingerprint"),
+        ({"weights_fingerprint": 3}, "weights_fingerprint"),
+        ({"backend": "file", "directory": "/proc/nothing/here"}, ""),
+    ],
+)
+def test_what_cannot_work_is_an_error_at_construction(engine, extra, text):
+    with pytest.raises((ValueError, larder.Error), match=text or None):
+        make(engine, **extra)
+
+
+@pytest.mark.parametrize(
+    "extra, text",
+    [
+        ({"weight_fingerprint": "w"}, "'weight_fingerprint'; did you mean 'weights_fingerprint'.*Its keys: backend"),
+        ({"metric_port": 9000}, "did you mean 'metrics_port'"),
+        ({"timeout_second": 3}, "did you mean 'timeout_seconds'"),
+        ({"prefetch_treshold": 3}, "did you mean 'prefetch_threshold'"),
+        ({"InterfaceV1": 1}, "did you mean 'interface_v1'"),
+        ({"DIRECTORY": "/d", "backend": "file"}, "did you mean 'directory'"),
+        ({"max_size ": "1G"}, "did you mean 'max_size'"),
+        ({"segment_size": "1G"}, "'segment_size' belongs to \"backend\": \"file\", and the backend is 'memory'"),
+        ({"zzz": 1}, r"no key 'zzz'\. Its keys: .*of backend 'memory': max_size"),
+    ],
+)
+def test_a_misspelt_key_is_an_error_that_names_the_right_one(engine, extra, text):
+    with pytest.raises(ValueError, match=text):
+        make(engine, **extra)
+
+
+def test_a_plugin_has_keys_of_its_own(engine):
+    with pytest.raises(larder.Error, match="library"):
+        make(engine, backend="plugin", anything=1)
+
+
+def test_a_context_that_is_not_there_is_an_error_at_construction(engine):
+    del engine.model.kv_cache_dtype
+    engine.serving.weight_version = None
+    with pytest.raises(ValueError, match="kv_cache_dtype, weight_version.*weights_fingerprint"):
+        make(engine, weights_fingerprint=None)
+    make(engine).close()
+
+
+def test_a_draft_model_without_a_fingerprint_is_an_error_at_construction(engine):
+    engine.spec.speculative_draft_model_path = "no/draft"
+    with pytest.raises(ValueError, match="draft_weights_fingerprint"):
+        make(engine)
+    make(engine, draft_weights_fingerprint="d").close()
+    engine.spec.speculative_draft_model_path = engine.model.model_path
+    make(engine).close()
+
+
+@pytest.fixture
+def model_folder(tmp_path, engine):
+    header = json.dumps({"w": {"dtype": "U8", "shape": [100000], "data_offsets": [0, 100000]}}).encode()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(100000))
+    engine.model.model_path = str(tmp_path)
+    return tmp_path
+
+
+def identity_of(engine):
+    storage = make(engine)
+    storage.close()
+    return storage._identity.text()
+
+
+def fingerprint(engine):
+    storage = make(engine, weights_fingerprint=None)
+    storage.close()
+    return json.loads(storage._identity.text())["weights"]
+
+
+def test_the_fingerprint_follows_the_files(engine, model_folder):
+    first = fingerprint(engine)
+    assert first == fingerprint(engine)
+    data = bytearray((model_folder / "a.safetensors").read_bytes())
+    data[-10] ^= 1
+    (model_folder / "a.safetensors").write_bytes(data)
+    second = fingerprint(engine)
+    (model_folder / "config.json").write_text('{"rope_theta": 1}')
+    third = fingerprint(engine)
+    assert len({first, second, third}) == 3
+    engine.model.model_path = str(model_folder / "a.safetensors")
+    fingerprint(engine)
+    (model_folder / "b.safetensors").write_bytes(b"\xff" * 100)
+    engine.model.model_path = str(model_folder)
+    with pytest.raises(ValueError, match="b.safetensors"):
+        fingerprint(engine)
+
+
+@pytest.mark.parametrize(
+    "config, extra, expected",
+    [
+        (Config(), {}, {"directory": "/d/larder"}),
+        (Config(tp_size=2), {}, {"directory": "/d/larder", "share_directory": "/d/larder.share"}),
+        (Config(pp_size=2), {"share_directory": "/s"}, {"directory": "/d/larder", "share_directory": "/s"}),
+        (Config(tp_size=2, tp_rank=1), {"rank_directories": True}, {"directory": "/d/larder/tp1_pp0_cp0_dp0"}),
+    ],
+)
+def test_where_ranks_have_their_store(engine, config, extra, expected):
+    from larder.sglang.settings import read_settings
+
+    config.extra_config = {"directory": "/d/larder", "module_path": "m", "class_name": "c", "allocator": "shm", **extra}
+    assert read_settings(config).store == expected
+
+
+def test_data_parallel_ranks_share_too(engine):
+    from larder.sglang.settings import read_settings
+
+    engine.parallel.attn_dp_size = 2
+    config = Config(extra_config={"directory": "/a/:/b"})
+    assert read_settings(config).store["share_directory"] == "/a.share"
+
+
+def test_rank_directories_do_not_fit_replicated_kv(engine):
+    with pytest.raises(ValueError, match="rank_directories does not fit"):
+        make(engine, Config(is_mla_model=True, tp_size=2), rank_directories=True, directory="/d")
+
+
+def test_sglang_finds_the_class():
+    import larder_sglang
+
+    from larder.sglang import LarderStorage
+
+    assert larder_sglang.LarderStorage is LarderStorage
+
+
+def test_how_weights_are_read_does_not_change_the_pages(engine):
+    text = identity_of(engine)
+    for config in ("{}", {}, '{"enable_multithread_load": true}', "no JSON", "[1]", None):
+        engine.model.model_loader_extra_config = config
+        assert identity_of(engine) == text
+
+
+def test_scales_of_the_cache_are_told_apart_by_what_the_file_says(engine, tmp_path):
+    """The server multiplies what it reads from the cache with them: the same bytes are other numbers then."""
+    path = tmp_path / "scales.json"
+    engine.model.quantization_param_path = str(path)
+    texts = [identity_of(engine)]
+    for scale in (1.0, 2.0, 1.0):
+        path.write_text(json.dumps({"kv_cache": {"scaling_factor": {"0": {"0": scale}}}}))
+        texts.append(identity_of(engine))
+    assert texts[1] == texts[3] and len(set(texts)) == 3
+
+
+def test_a_draft_model_that_is_quantized_otherwise_is_another_one(engine):
+    engine.spec.speculative_draft_model_path = "draft-model"
+    drafts = []
+    for target, draft in ((None, None), ("fp8", "fp8"), ("fp8", None), (None, "fp8"), ("fp8", "awq")):
+        engine.model.quantization, engine.spec.speculative_draft_model_quantization = target, draft
+        storage = make(engine, draft_weights_fingerprint="d")
+        storage.close()
+        drafts.append(storage._identity.draft)
+    assert drafts[0] == drafts[1]  # the target's is in the identity
+    assert len(set(drafts)) == 4
