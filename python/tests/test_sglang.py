@@ -62,12 +62,13 @@ def test_pages_come_back_from_every_kind_of_pool(make_storage, kind):
     assert [pool.page(p) for p in there if p not in back] == [a for p, a in zip(there, after) if p not in back]
 
 
+@pytest.mark.parametrize("spelling", [True, "true"])
 @pytest.mark.parametrize("make_pool", [HostPool, LayerFirstPool, StatePool])
-def test_zero_copy_lends_the_host_pools_memory_once(make_storage, make_pool):
+def test_zero_copy_lends_the_host_pools_memory_once(make_storage, make_pool, spelling):
     if not make_storage.is_fake:
         pytest.skip("needs the fake store")
     pool = make_pool(pages=12)
-    storage = make_storage({"kv": pool}, zero_copy=True)
+    storage = make_storage({"kv": pool}, zero_copy=spelling)
     storage.register_mem_host_pool_v2(pool, "kv")
     regions = sorted(storage._store.memory)
     layout = storage._spaces._pools["kv"].layout
@@ -488,3 +489,53 @@ def test_metrics_are_served_until_the_end(make_storage):
     storage.close()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url + "/metrics", timeout=10)
+
+
+@pytest.mark.parametrize("host", ["::1", "localhost"])
+def test_metrics_are_served_on_addresses_of_both_kinds(engine, host):
+    import socket
+    import urllib.request
+
+    from larder.sglang.metrics_page import MetricsPage
+
+    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+    with socket.socket(family) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            pytest.skip(f"this machine has no address {host}")
+    page = MetricsPage(host, 0, lambda: "x 1\n")
+    try:
+        where = f"[{host}]" if ":" in host else host
+        assert urllib.request.urlopen(f"http://{where}:{page.port}/metrics", timeout=10).read() == b"x 1\n"
+    finally:
+        page.close()
+
+
+def test_a_client_of_the_metrics_page_that_goes_away_is_not_in_the_log(capfd):
+    import http.client
+    import socket
+    import struct
+
+    from larder.sglang.metrics_page import MetricsPage
+
+    def break_off():
+        """Sends a reset; the answer is larger than what the system takes without a reader."""
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        is_gone.set()
+        return "x" * (1 << 24)
+
+    is_gone = threading.Event()
+    texts = [break_off, lambda: "x 1\n"]
+    page = MetricsPage("127.0.0.1", 0, lambda: texts.pop(0)())
+    try:
+        client = socket.create_connection(("127.0.0.1", page.port))
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert is_gone.wait(10)
+        other = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
+        other.request("GET", "/metrics")
+        assert other.getresponse().read() == b"x 1\n"
+    finally:
+        page.close()
+    assert capfd.readouterr().err == ""

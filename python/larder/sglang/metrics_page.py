@@ -2,6 +2,7 @@
 """A page with the store's metrics for Prometheus, served by the process of each rank."""
 
 import http.server
+import socket
 import threading
 from typing import Callable
 
@@ -30,7 +31,14 @@ class MetricsPage:
             def log_message(self, format: str, *args: object) -> None:
                 """Requests are not logged."""
 
-        self._server = http.server.ThreadingHTTPServer((host, port), Handler)
+        class Server(http.server.ThreadingHTTPServer):
+            # The host's first address, of IPv4 or IPv6.
+            address_family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """A client that goes away early is nothing for SGLang's log."""
+
+        self._server = Server((host, port), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="larder-metrics", daemon=True)

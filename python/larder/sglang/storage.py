@@ -220,7 +220,7 @@ class LarderStorage(HiCacheStorage):
 
     def _lend_memory(self, name: str, pool: MappedPool) -> None:
         """Registers the pool's memory with the device, once, where the device works on it itself."""
-        if self._settings.store.get("zero_copy") is not True or pool.layout is None:
+        if self._settings.store.get("zero_copy") not in (True, "true") or pool.layout is None:
             return
         try:
             self._store.add_memory(memory_of(pool.layout))
