@@ -123,7 +123,7 @@ HostAnswer Backups::attach(const Op& op, NodeId node, TransferRequest& copy, Hos
   tree_.cover(op.id, node);
   LockHandle parent = tree_.lock(before.parent, Tier::kHost, LockParts{.full = true, .swa = false, .mamba = false});
   std::array<std::vector<HostSlot>, kComponentCount> slots;
-  const TenantId who = tree_.tenant_of(before.space);
+  const TenantId who = tree_.spaces().tenant_of(before.space);
   const NodeView above = tree_.view(before.parent);
   const bool parent_on_host = above.end == 0 || !above.host[0].empty();
   const bool may_come = parent_on_host || config_.exclusive_tiers || config_.write_policy == WritePolicy::kWriteBack;

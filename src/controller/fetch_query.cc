@@ -47,13 +47,13 @@ bool FetchQuery::hash(Fetch& f, std::uint64_t to, std::uint64_t& most) {
   };
   const NodeId path = f.device_lock.node;
   for (std::uint64_t hashed = ~std::uint64_t{0}; most > 0 && hashed > 0; spend(hashed)) {
-    hashed = parts_.tree.hash_keys(path, most);
+    hashed = parts_.tree.keys().hash(path, most);
   }
   if (most == 0) return false;
   copy_keys_of_tree(f, std::min(to, f.tree_full));
   const std::uint64_t from = f.key_from + f.keys.size(), until = std::min(to, from + most);
   if (from >= until) return true;
-  std::optional<PageKey> last = from == f.tree_full ? parts_.tree.last_key(path) : f.keys.back();
+  std::optional<PageKey> last = from == f.tree_full ? parts_.tree.keys().last(path) : f.keys.back();
   if (from == f.tree_full && defect(Defect::kPrefetchMisanchored)) last = std::nullopt;
   const std::uint32_t page_size = parts_.model.page_size;
   PageKeyChain rest(page_size, last);
@@ -70,7 +70,7 @@ void FetchQuery::copy_keys_of_tree(Fetch& f, std::uint64_t to) {
   NodeView view = parts_.tree.view(f.device_lock.node);
   for (NodeId node = f.device_lock.node; view.end > from; node = view.parent, view = parts_.tree.view(node)) {
     if (view.begin >= to) continue;
-    const std::span<const PageKey> keys = parts_.tree.page_keys(node);
+    const std::span<const PageKey> keys = parts_.tree.keys().of_edge(node);
     for (std::uint64_t i = std::max(view.begin, from); i < std::min(view.end, to); ++i) {
       f.keys[i - f.key_from] = keys[i - view.begin];
     }

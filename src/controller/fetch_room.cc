@@ -31,7 +31,7 @@ bool FetchRoom::plan(Fetch& f) {
   hold_host_path(f, counts);
   f.room_needed = parts_.host->space_of(counts);
   if (!f.room_needed.fits_in(parts_.host->total())) return false;
-  const TenantId who = parts_.tree.tenant_of(f.space);
+  const TenantId who = parts_.tree.spaces().tenant_of(f.space);
   HostSpace reach = parts_.room.in_reach(who);
   if (parts_.backlog.may_wait()) reach += parts_.backlog.kept();
   if (counts[0] + counts[1] > budget.piece() && !f.room_needed.fits_in(reach)) return false;
@@ -55,7 +55,7 @@ HostAnswer FetchRoom::take_piece(Fetch& f) {
   }
   budget.spend((counts[0] + counts[1] + counts[2]) / 4 + (f.batches.size() - first) + 1);
   std::array<std::vector<HostSlot>, kComponentCount> slots;
-  const TenantId who = parts_.tree.tenant_of(f.space);
+  const TenantId who = parts_.tree.spaces().tenant_of(f.space);
   const HostEffort effort = f.store_waits < kMostStoreWaits ? HostEffort::kGently : HostEffort::kAll;
   const HostAnswer answer = parts_.room.take(counts, effort, slots, who);
   if (answer != HostAnswer::kThere) return answer;

@@ -24,10 +24,10 @@ std::string told_name(const std::string& name) {
 
 KvEventRecorder::KvEventRecorder(RadixTree& tree, const SpaceTable& spaces, KvEventSink& sink, Clock& clock)
     : tree_(tree), spaces_(spaces), sink_(sink), clock_(clock) {
-  tree_.observe_pages(this);
+  tree_.observers().set_pages(this);
 }
 
-KvEventRecorder::~KvEventRecorder() { tree_.observe_pages(nullptr); }
+KvEventRecorder::~KvEventRecorder() { tree_.observers().set_pages(nullptr); }
 
 const std::shared_ptr<const KvEventNames>& KvEventRecorder::names_of(NamespaceId space) {
   const SpaceTable::Name& name = spaces_.name(space);
@@ -92,7 +92,7 @@ void KvEventRecorder::tell_all() {
   drop_events();
   events_.push_back({});
   is_in_pieces_ = true;
-  tree_.tell_pages(*this);
+  tree_.observers().tell_pages(*this);
   is_in_pieces_ = false;
   if (!events_.empty()) give();
   knows_story_ = true;

@@ -49,13 +49,13 @@ LowerTiers::LowerTiers(const CacheConfig& config, Parts parts)
       prefetcher_(config, {parts_.model, parts_.host, tree_, ops_, spaces_, parts_.clock, backlog_, counters_, metrics_,
                            host_room_, losses_, parts_.is_engine_busy}),
       reasons_({parts_.model, tree_, spaces_, backlog_, losses_, parts_.clock}) {
-  tree_.observe(&losses_);
+  tree_.observers().set_losses(&losses_);
   if (parts_.events != nullptr) {
     events_.emplace(tree_, spaces_, *parts_.events, parts_.clock);
   } else if (parts_.ranks != nullptr) {
     // Who is told of pages has them hashed when they come, and the tree splits and merges nodes by that: so all ranks.
     static HashesAlike as_others;
-    tree_.observe_pages(&as_others);
+    tree_.observers().set_pages(&as_others);
   }
 }
 

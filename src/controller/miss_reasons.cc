@@ -26,7 +26,7 @@ Miss MissReasons::explain(const Found& found) const {
 
 Miss MissReasons::full_missing(const Found& found) const {
   const std::uint64_t page_size = parts_.model.page_size, page = found.full_pages;
-  PathHash path = parts_.tree.path_hash({found.match.walked.node, page});
+  PathHash path = parts_.tree.keys().path_hash({found.match.walked.node, page});
   path.append(found.tokens.subspan(page * page_size, page_size));
   const std::optional<Loss> loss = parts_.losses.find(ComponentKind::kFull, path);
   if (loss) return lost(found, ComponentKind::kFull, page, *loss);
@@ -48,7 +48,7 @@ Miss MissReasons::part_missing(const Found& found) const {
   const std::uint64_t from = std::max(found.best.at.pages, to - std::min(to, kMostBoundaries));
   const std::uint64_t end = std::min(found.tokens.size() / page_size, to + kMostBoundaries);
   const ComponentKind c = found.best.component;
-  PathHash path = parts_.tree.path_hash({found.match.walked.node, from});
+  PathHash path = parts_.tree.keys().path_hash({found.match.walked.node, from});
   std::optional<Loss> last;
   std::uint64_t at = found.best.at.pages;
   for (std::uint64_t page = from; page < end; ++page) {

@@ -125,7 +125,7 @@ bool QueuedRequests::may_ask_again(QueuedRequest& r, std::uint64_t found) const 
   const bool has_lost = found + least_gain() <= r.known;
   if (has_lost && found + least_gain() <= r.asked_from) r.tries = 0;
   if (r.tries >= kMaxTries) return false;
-  return r.was_refused || (has_lost && r.room_needed.fits_in(room_.in_reach(tree_.tenant_of(r.space))));
+  return r.was_refused || (has_lost && r.room_needed.fits_in(room_.in_reach(tree_.spaces().tenant_of(r.space))));
 }
 
 // Every policy has an end: a storage that hangs must neither hang a request nor keep its path in the tiers for good.

@@ -65,7 +65,7 @@ Request& Requests::add_fork(const Request& from) {
   r.tokens.reserve(r.prompt + std::min(r.max_new, kReservedOutput));
   r.id = id;
   r.space_use = spaces_.use(r.space);
-  r.run.seeker().tenant = tree_.tenant_of(r.space);
+  r.run.seeker().tenant = tree_.spaces().tenant_of(r.space);
   r.cached.prompt = r.prompt;
   return r;
 }
@@ -76,7 +76,7 @@ Request& Requests::add(NamespaceId space, const BeginRequest& request) {
   r.id = id;
   r.space = space;
   r.space_use = spaces_.use(space);
-  r.run.seeker().tenant = tree_.tenant_of(space);
+  r.run.seeker().tenant = tree_.spaces().tenant_of(space);
   r.priority = request.priority;
   r.turn.will_return = request.will_return;
   r.prompt = request.tokens.size();

@@ -22,7 +22,7 @@ class Bench : public SlotSink, public StepRoom {
         tree(tree_config_for(model, EvictionPolicy::kLru, false), *this),
         parts{model, config, *device, tree, counters, *this, in_limbo, 2} {
     config.max_open_steps = 3;
-    text.space = tree.open_namespace({});
+    text.space = tree.spaces().open({});
   }
 
   // Slots for the prompt alone; nothing is cached.
@@ -40,7 +40,7 @@ class Bench : public SlotSink, public StepRoom {
     if (model.has(ComponentKind::kSwa)) table.swa.resize(table.full.size());
     if (model.has(ComponentKind::kMamba)) table.state = *device->allocate(ComponentKind::kMamba);
     run->begin(text, std::move(table), 0, {});
-    run->set_lock(tree.lock(tree.root(text.space), Tier::kDevice, LockParts{.mamba = false}));
+    run->set_lock(tree.lock(tree.spaces().root(text.space), Tier::kDevice, LockParts{.mamba = false}));
     return run;
   }
   // One step to `until`, all of it.

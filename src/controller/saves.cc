@@ -136,7 +136,7 @@ bool Saves::is_parent_coming(NamespaceId space, const SaveRequest& request) cons
 HostSpace Saves::reach_of(const Save& save, const HostSpace& needed, int tries) const {
   const auto left = static_cast<std::uint64_t>(kTries - tries);
   const HostSpace own = host_.space_of(ComponentKind::kFull, tree_.view(save.path.node).begin);
-  const HostSpace reach = room_.in_reach(tree_.tenant_of(save.space));
+  const HostSpace reach = room_.in_reach(tree_.spaces().tenant_of(save.space));
   const bool is_in_reach = (needed + own).fits_in(reach);
   const auto next = [&](std::uint64_t in_reach, std::uint64_t of_path, std::uint64_t wanted) {
     return std::min(in_reach - std::min(in_reach, of_path), is_in_reach ? wanted - wanted / left : wanted);
@@ -152,7 +152,7 @@ HostAnswer Saves::take_room(const SaveRequest& request, const Given& given, Save
   for (int i = 0; i < kTries; ++i) {
     if (save.plan.counts == ComponentCounts{}) return HostAnswer::kThere;
     const HostSpace needed = host_.space_of(save.plan.counts);
-    const HostAnswer answer = room_.take(save.plan.counts, effort, save.slots, tree_.tenant_of(save.space));
+    const HostAnswer answer = room_.take(save.plan.counts, effort, save.slots, tree_.spaces().tenant_of(save.space));
     if (answer == HostAnswer::kThere) save.blocks = needed.blocks;
     if (answer != HostAnswer::kNone) return answer;
     const TreePosition path{save.path.node, tree_.view(save.path.node).end};

@@ -38,7 +38,7 @@ Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::str
   NamespaceScope scope = scope_;
   scope.adapter = adapter;
   scope.salt = salt;
-  const NamespaceId id = tree_.open_namespace(namespace_digest(model_, scope), tenants_.enter(salt));
+  const NamespaceId id = tree_.spaces().open(namespace_digest(model_, scope), tenants_.enter(salt));
   table_.add(name, id, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
   return id;
 }
@@ -53,12 +53,12 @@ std::optional<NamespaceId> SpaceOpener::next_to_close() {
   std::size_t left = std::min(table_.idle().size(), kIdleLookedAt);
   for (auto it = table_.idle().begin(); left > 0 && closable < kClosableLookedAt; --left) {
     const NamespaceId id = *it++;
-    if (tree_.is_claimed(id)) {
+    if (tree_.spaces().is_claimed(id)) {
       table_.put_last(id);
       continue;
     }
-    if (!tree_.view(tree_.root(id)).has_children) return id;
-    const bool has_floor = tenants_.has_floor(tree_.tenant_of(id));
+    if (!tree_.view(tree_.spaces().root(id)).has_children) return id;
+    const bool has_floor = tenants_.has_floor(tree_.spaces().tenant_of(id));
     closable += has_floor ? 0 : 1;
     std::optional<NamespaceId>& first = has_floor ? oldest_with_floor : oldest;
     if (!first) first = id;
@@ -70,8 +70,8 @@ std::optional<NamespaceId> SpaceOpener::next_to_close() {
 void SpaceOpener::close_idle() {
   const std::optional<NamespaceId> id = next_to_close();
   if (!id) return;
-  (void)tree_.flush(*id);
-  if (!tree_.close_namespace(*id).is_ok()) {
+  (void)tree_.spaces().flush(*id);
+  if (!tree_.spaces().close(*id).is_ok()) {
     ++counters_.internal_errors;
     return;
   }

@@ -57,7 +57,7 @@ bool Starts::Restore::loads() const {
 
 Result<Starts::Restore> Starts::choose(Request& r) {
   Restore restore;
-  restore.node = tree_.root(r.space);
+  restore.node = tree_.spaces().root(r.space);
   // Neither host nor device could give it its prefix intact: it computes all of it.
   if (r.restarts > 0) restore.miss.reason = MissReason::kLoadFailed;
   if (!config_.enabled || r.restarts > 1) return restore;

@@ -114,7 +114,7 @@ bool StoreBacklog::hash(const std::vector<NodeId>& nodes) {
   WorkBudget& budget = ops_.budget();
   for (const NodeId node : nodes) {
     for (const NodeId at : {tree_.view(node).parent, node}) {
-      while (const std::uint64_t hashed = tree_.hash_keys(at, budget.piece())) {
+      while (const std::uint64_t hashed = tree_.keys().hash(at, budget.piece())) {
         budget.spend(hashed);
         if (!budget.has_left()) return false;
       }
@@ -215,10 +215,10 @@ void StoreBacklog::begin(const std::vector<NodeId>& nodes, const Store* before) 
 // Within a group the anchor comes last. What a page needs beside its KV goes with it; a state, with the last page.
 void StoreBacklog::add_groups(Store& store, std::size_t index) {
   Store::Piece& piece = store.pieces[index];
-  const std::span<const PageKey> keys = tree_.page_keys(piece.node);
+  const std::span<const PageKey> keys = tree_.keys().of_edge(piece.node);
   const NodeView view = tree_.view(piece.node);
   // The seed of the chain is no page.
-  const PageKey first_parent = view.begin > 0 ? tree_.last_key(view.parent).value_or(PageKey{}) : PageKey{};
+  const PageKey first_parent = view.begin > 0 ? tree_.keys().last(view.parent).value_or(PageKey{}) : PageKey{};
   piece.has_window = model_.has(ComponentKind::kSwa) && is_published(view, ComponentKind::kSwa);
   piece.has_state = model_.has(ComponentKind::kMamba) && is_published(view, ComponentKind::kMamba);
   const std::uint64_t per_page = std::max<std::uint64_t>(1, page_bytes(view));

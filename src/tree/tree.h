@@ -2,7 +2,7 @@
 // The unified radix tree: where each component of each cached prefix is.
 //
 // Purpose: turns token sequences into positions, and positions into slots. It knows the device and host tiers; storage
-// is asked by key (page_keys). It moves no bytes and frees slots only through SlotSink.
+// is asked by key (keys()). It moves no bytes and frees slots only through SlotSink.
 //
 // Picture: an edge is a run of whole pages; a node stands at the end of its edge and owns, per component and tier,
 //   full   one slot per page of the edge, or nothing: the backbone, a node without full in any tier is deleted
@@ -59,6 +59,9 @@
 #include "policy/eviction_policies.h"
 #include "pool/tier.h"
 #include "tree/tenant_book.h"
+#include "tree/tree_keys.h"
+#include "tree/tree_observer.h"
+#include "tree/tree_spaces.h"
 
 namespace larder {
 
@@ -201,8 +204,6 @@ struct HostVictim {
 };
 
 class TreeBacklog;
-class TreeObserver;
-class PageObserver;
 
 class RadixTree {
  public:
@@ -211,14 +212,17 @@ class RadixTree {
   RadixTree(const RadixTree&) = delete;
   RadixTree& operator=(const RadixTree&) = delete;
 
-  // Interns a namespace; `seed` starts its key chain (nullopt: the reference's unseeded chain). Same seed, same id.
-  // tenant: whose a new one is; one that is known stays whose it was.
-  [[nodiscard]] NamespaceId open_namespace(const std::optional<PageKey>& seed, TenantId tenant = {});
-  // Forgets a namespace without nodes; its id may name another one later. The caller holds no LockHandle, position or
-  // NodeId of it any more, not even of its root. kNotFound: no such namespace; kConflict: it has nodes.
-  [[nodiscard]] Status close_namespace(NamespaceId space);
-  // A lock is held in it, or data of it (its root included) is covered or pending. O(1).
-  [[nodiscard]] bool is_claimed(NamespaceId space) const;
+  // ---- what has a contract of its own
+  [[nodiscard]] TreeSpaces& spaces() { return spaces_; }  // namespaces: tree_spaces.h
+  [[nodiscard]] const TreeSpaces& spaces() const { return spaces_; }
+  [[nodiscard]] TreeKeys& keys() { return keys_; }                 // keys and hashes of paths: tree_keys.h
+  [[nodiscard]] TreeObservers& observers() { return observers_; }  // who is told what comes and goes: tree_observer.h
+  // What storage lacks of what is on the host: tree_backlog.h.
+  [[nodiscard]] TreeBacklog& backlog();
+  [[nodiscard]] const TreeBacklog& backlog() const;
+  // What tenants hold: tenant_book.h. open() and close() are the caller's; the tree counts.
+  [[nodiscard]] TenantBook& tenants();
+  [[nodiscard]] const TenantBook& tenants() const;
 
   // From here on the host may have gaps (I2), as with TreeConfig::allow_host_gaps: the write policy became write_back.
   // For good, because gaps stay when the policy changes back.
@@ -252,23 +256,12 @@ class RadixTree {
   // Splits so that a node stands exactly at the position; returns it (the root for 0 pages). A position taken before
   // other splits still works. NodeId{}: the position's node is gone.
   [[nodiscard]] NodeId settle(const TreePosition& at);
-  [[nodiscard]] NodeId root(NamespaceId space) const;
 
   // Appends the locations of pages [from, to) of the path that ends at `node` (to <= node's end). mamba: from/to
   // ignored, one entry.
   void locate(NodeId node, ComponentKind c, std::uint64_t from, std::uint64_t to, std::vector<PageLocation>& out) const;
   [[nodiscard]] NodeView view(NodeId node) const;
   [[nodiscard]] bool exists(NodeId node) const;
-  // Keys of the edge's pages, hashed on first use and kept; hashes missing ancestors first. Never re-hashes.
-  [[nodiscard]] std::span<const PageKey> page_keys(NodeId node);
-  // The same work in pieces: hashes at most `most` pages that lack their keys, at and above the node, from the top; an
-  // edge that is longer is split. Returns how many; 0: page_keys() and last_key() of the node hash nothing any more.
-  // O(nodes of the path above the first that has its keys).
-  std::uint64_t hash_keys(NodeId node, std::uint64_t most);
-  // Of all tokens before the position, which is in its node or above it. Amortized O(tokens that were never hashed).
-  [[nodiscard]] PathHash path_hash(const TreePosition& at);
-  // Last key at or above the node (nullopt: the namespace seed is absent and the node is the root).
-  [[nodiscard]] std::optional<PageKey> last_key(NodeId node);
 
   // ---- locks of requests. Locked data is never evicted; splits keep locks exact.
   // device: full on the whole path, swa of the window before node, mamba of the node (absent data is simply not locked,
@@ -313,10 +306,6 @@ class RadixTree {
   // it. So a node returned by finish_op(ok) may still be pending: ask view().
   std::vector<NodeId> finish_op(OpId op, bool ok);
 
-  // What storage lacks of what is on the host: tree_backlog.h.
-  [[nodiscard]] TreeBacklog& backlog();
-  [[nodiscard]] const TreeBacklog& backlog() const;
-
   // ---- eviction. `who` needs the room: what tenants' bounds keep from it stays (tenant_book.h).
   // Frees at least `slots` device slots of the component if it can, oldest by policy first, with or without a host
   // copy: those in needs_backup are in the same order, and what comes after them stays.
@@ -330,11 +319,6 @@ class RadixTree {
   [[nodiscard]] EvictResult evict_host(ComponentKind c, std::uint64_t slots, const EvictFor& who = {});
   // What would leave the host next of a component, by order(), to choose across components in a shared budget.
   [[nodiscard]] std::optional<HostVictim> next_host_victim(ComponentKind c, const EvictFor& who = {});
-  // What tenants hold. open() and close() are the caller's; the tree counts.
-  [[nodiscard]] TenantBook& tenants();
-  [[nodiscard]] const TenantBook& tenants() const;
-  [[nodiscard]] TenantId tenant_of(NamespaceId space) const;  // 0 of a namespace that is not open
-  [[nodiscard]] const EvictionOrder& order() const;
   // The order does, and the model has recurrent state and no windows: only then is worth other than 0.
   [[nodiscard]] bool weighs() const;
   [[nodiscard]] bool is_exclusive() const;  // TreeConfig
@@ -342,23 +326,17 @@ class RadixTree {
   [[nodiscard]] Facts facts(NodeId node, ComponentKind c, Tier t) const;
   // Drops everything that is neither locked nor covered, nor needed by what is. Returns nodes left (roots not counted).
   std::uint64_t flush();
-  // The same of one namespace; returns its nodes left. O(nodes and pages of it).
-  std::uint64_t flush(NamespaceId space);
 
   [[nodiscard]] const TierCounts& counts(ComponentKind c, Tier t) const;
   [[nodiscard]] std::uint64_t node_count() const;  // without roots
-  // Who is told of what is lost from now on; outlives the tree, or until the next call. Null: nobody.
-  void observe(TreeObserver* observer);
-  // The same of each page in each tier, with its key: keys are hashed when pages come, not when somebody asks.
-  void observe_pages(PageObserver* observer);
-  // Tells `observer` of all pages that are there, as if they came now, parents before children. O(tree).
-  void tell_pages(PageObserver& observer);
   // Walks everything; kInternal names the invariant, the node and the values. O(tree).
   [[nodiscard]] Status check_invariants() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  const std::unique_ptr<tree::TreeRooms> rooms_;
+  TreeSpaces spaces_;
+  TreeKeys keys_;
+  TreeObservers observers_;
 };
 
 }  // namespace larder

@@ -85,7 +85,7 @@ TEST(TreeTrim, RepeatedDemotionDoesNotShredTheHostCopy) {
   const Tokens tokens = iota_tokens(200);
   const NodeId node = f.insert(tokens).node;
   f.back_up(node);
-  (void)f.tree.page_keys(node);
+  (void)f.tree.keys().of_edge(node);
   for (int i = 0; i < 150; ++i) {
     EXPECT_EQ(f.tree.evict_device(kFull, 1, VictimRule::kBackUpFirst).demoted, 1u);
     f.check();
@@ -106,9 +106,9 @@ TEST(TreeTrim, LetsGoOfMemoryWithTheTail) {
   const NodeId node = f.insert(tokens).node;
   (void)f.tree.settle({node, 5});
   (void)f.tree.settle({node, 11});
-  (void)f.tree.page_keys(node);
+  (void)f.tree.keys().of_edge(node);
   const TokenId* before = f.tree.view(f.match(iota_tokens(10)).walked.node).tokens.data();
-  const PageKey key_before = *f.tree.last_key(f.match(iota_tokens(20)).walked.node);
+  const PageKey key_before = *f.tree.keys().last(f.match(iota_tokens(20)).walked.node);
   for (std::uint64_t left = 2000; left > 8; left -= 83) {
     (void)f.tree.evict_device(kFull, 83, VictimRule::kDrop);
     ASSERT_EQ(f.device_pages(tokens), left - 83);
@@ -122,7 +122,7 @@ TEST(TreeTrim, LetsGoOfMemoryWithTheTail) {
   for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(where[i].device, DeviceSlot(i));
   std::optional<PageKey> prior;
   for (std::size_t i = 0; i < 5; ++i) prior = page_key(std::span(tokens).subspan(i * 2, 2), prior);
-  EXPECT_EQ(f.tree.last_key(rest), prior);
+  EXPECT_EQ(f.tree.keys().last(rest), prior);
 }
 
 TEST(TreeEvict, NothingToEvict) {
@@ -532,7 +532,7 @@ TEST(TreeTouch, SplitsSoThatTheUnusedRestStaysOld) {
 TEST(TreeTouch, OfNothingIsHarmless) {
   Fixture f(config_of(1));
   f.tree.touch({NodeId(400), 3}, true);
-  f.tree.touch({f.tree.root(f.space), 0}, true);
+  f.tree.touch({f.tree.spaces().root(f.space), 0}, true);
   f.check();
 }
 
@@ -559,7 +559,7 @@ TEST(TreeFlush, DropsAllButWhatIsLockedOrCovered) {
   (void)f.tree.finish_op(OpId(1), true);
   EXPECT_EQ(f.tree.flush(), 0u);
   for (const ComponentKind c : kAllComponents) EXPECT_TRUE(f.ledger.out(c, kDev).empty());
-  EXPECT_EQ(f.tree.root(f.space), f.match(kA).walked.node) << "namespaces stay";
+  EXPECT_EQ(f.tree.spaces().root(f.space), f.match(kA).walked.node) << "namespaces stay";
 }
 
 TEST(TreeFlush, KeepsOneCopyOfAClaimedNode) {

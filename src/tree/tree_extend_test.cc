@@ -11,7 +11,7 @@ namespace {
 class Owner {
  public:
   Owner(Fixture& fixture, Tokens all) : f_(fixture), all_(std::move(all)) {
-    lock_ = f_.tree.lock(f_.tree.root(f_.space), kDev, {.full = true, .swa = true, .mamba = false});
+    lock_ = f_.tree.lock(f_.tree.spaces().root(f_.space), kDev, {.full = true, .swa = true, .mamba = false});
   }
   ~Owner() { f_.tree.unlock(lock_); }
 
@@ -63,7 +63,7 @@ TEST(TreeExtend, EdgesThatWereCopiedBetweenJoinWithTheirCopiesAndKeys) {
     const auto end = owner.commit(200);
     ASSERT_TRUE(end.is_ok());
     f.back_up(end->node);
-    (void)f.tree.page_keys(end->node);
+    (void)f.tree.keys().of_edge(end->node);
     f.tree.backlog().set_stored(end->node, 1);
   }
   EXPECT_EQ(f.tree.node_count(), 2u) << "the last one joined nothing yet";
@@ -74,7 +74,7 @@ TEST(TreeExtend, EdgesThatWereCopiedBetweenJoinWithTheirCopiesAndKeys) {
   std::optional<PageKey> prior;
   const Tokens all = owner.done();
   for (std::size_t i = 0; i < 1000; ++i) prior = page_key(std::span(all).subspan(i * 4, 4), prior);
-  EXPECT_EQ(f.tree.last_key(last), prior);
+  EXPECT_EQ(f.tree.keys().last(last), prior);
   EXPECT_TRUE(f.tree.backlog().unstored(1, 10).empty());
   EXPECT_EQ(f.tree.backlog().unstored(2, 10).size(), 2u);
 }

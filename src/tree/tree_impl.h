@@ -24,23 +24,23 @@
 #include "tree/uses.h"
 #include "tree/victims.h"
 
-namespace larder {
+namespace larder::tree {
 
-struct RadixTree::Impl {
-  Impl(const TreeConfig& config, SlotSink& sink) : state(config), residency(state, keys, victims, sink) {}
+struct TreeRooms {
+  TreeRooms(const TreeConfig& config, SlotSink& sink) : state(config), residency(state, keys, victims, sink) {}
 
-  tree::TreeState state;
-  tree::PathKeys keys{state};
-  tree::Victims victims{state};
-  tree::Residency residency;
-  tree::Structure structure{state, keys, victims};
-  tree::Matcher matcher{state};
-  tree::Uses uses{state, keys, victims, structure};
-  tree::Locks locks{state, victims, structure};
-  tree::Operations operations{state, residency, structure};
-  tree::Insertion insertion{state, keys, residency, structure, matcher, uses, locks};
-  tree::Eviction eviction{state, victims, residency, structure};
-  tree::TreeCheck check{state, victims, matcher, operations};
+  TreeState state;
+  PathKeys keys{state};
+  Victims victims{state};
+  Residency residency;
+  Structure structure{state, keys, victims};
+  Matcher matcher{state};
+  Uses uses{state, keys, victims, structure};
+  Locks locks{state, victims, structure};
+  Operations operations{state, residency, structure};
+  Insertion insertion{state, keys, residency, structure, matcher, uses, locks};
+  Eviction eviction{state, victims, residency, structure};
+  TreeCheck check{state, victims, matcher, operations};
 };
 
-}  // namespace larder
+}  // namespace larder::tree

@@ -11,7 +11,7 @@ TEST(TreeMatch, EmptyTreeMatchesNothing) {
   Fixture f(config_of(4));
   const MatchResult m = f.match(iota_tokens(16));
   EXPECT_EQ(m.walked.pages, 0u);
-  EXPECT_EQ(m.walked.node, f.tree.root(f.space));
+  EXPECT_EQ(m.walked.node, f.tree.spaces().root(f.space));
   EXPECT_EQ(m.device.at.pages, 0u);
   EXPECT_EQ(m.device.reason, StopReason::kNone);
   EXPECT_FALSE(m.meets_load);
@@ -130,7 +130,7 @@ TEST(TreeInsert, RefusesWrongShapes) {
 
 TEST(TreeInsert, EmptyInsertionStandsAtTheRoot) {
   Fixture f(config_of(4));
-  EXPECT_EQ(f.insert({}).node, f.tree.root(f.space));
+  EXPECT_EQ(f.insert({}).node, f.tree.spaces().root(f.space));
 }
 
 TEST(TreeInsert, PriorityBecomesTheMaximumOnThePath) {
@@ -152,10 +152,10 @@ TEST(TreeNamespaces, DoNotShare) {
   Fixture f(config_of(2));
   PageKey seed;
   seed.bytes[0] = 7;
-  const NamespaceId other = f.tree.open_namespace(seed);
+  const NamespaceId other = f.tree.spaces().open(seed);
   EXPECT_NE(other, f.space);
-  EXPECT_EQ(f.tree.open_namespace(seed), other);
-  EXPECT_EQ(f.tree.open_namespace(std::nullopt), f.space);
+  EXPECT_EQ(f.tree.spaces().open(seed), other);
+  EXPECT_EQ(f.tree.spaces().open(std::nullopt), f.space);
   const Tokens tokens = iota_tokens(8);
   const InsertResult r = f.insert(tokens);
   EXPECT_EQ(f.tree.match(other, tokens).walked.pages, 0u);
@@ -165,7 +165,7 @@ TEST(TreeNamespaces, DoNotShare) {
   EXPECT_EQ(second->new_pages, 4u);
   EXPECT_EQ(f.tree.view(r.node).space, f.space);
   EXPECT_EQ(f.tree.view(second->node).space, other);
-  const auto a = f.tree.page_keys(r.node), b = f.tree.page_keys(second->node);
+  const auto a = f.tree.keys().of_edge(r.node), b = f.tree.keys().of_edge(second->node);
   EXPECT_NE(std::vector(a.begin(), a.end()), std::vector(b.begin(), b.end()));
   f.check();
 }
@@ -182,7 +182,7 @@ TEST(TreeSplit, SettleKeepsTheOldIdAtTheOldEnd) {
   EXPECT_EQ(f.tree.view(r.node).parent, head);
   EXPECT_EQ(f.tree.settle({r.node, 3}), head) << "a position taken before the split still finds its node";
   EXPECT_EQ(f.tree.settle({r.node, 10}), r.node);
-  EXPECT_EQ(f.tree.settle({r.node, 0}), f.tree.root(f.space));
+  EXPECT_EQ(f.tree.settle({r.node, 0}), f.tree.spaces().root(f.space));
   EXPECT_EQ(f.tree.settle({NodeId(12345), 1}), NodeId()) << "no such node";
   EXPECT_EQ(f.device_pages(tokens), 10u);
   f.check();
@@ -262,7 +262,7 @@ TEST(TreeLock, PartsAreSeparate) {
 
 TEST(TreeLock, OfTheRootIsHarmless) {
   Fixture f(config_of(1, 2, true));
-  LockHandle handle = f.lock(f.tree.root(f.space));
+  LockHandle handle = f.lock(f.tree.spaces().root(f.space));
   f.insert(iota_tokens(3));
   f.tree.unlock(handle);
   LockHandle nowhere = f.lock(NodeId(999));
@@ -275,8 +275,8 @@ TEST(TreeKeys, AreChainedKeptAndSplit) {
   Fixture f(config_of(2));
   const Tokens tokens = iota_tokens(12);
   const NodeId node = f.insert(tokens).node;
-  EXPECT_EQ(f.tree.last_key(f.tree.root(f.space)), std::nullopt);
-  const auto keys = f.tree.page_keys(node);
+  EXPECT_EQ(f.tree.keys().last(f.tree.spaces().root(f.space)), std::nullopt);
+  const auto keys = f.tree.keys().of_edge(node);
   ASSERT_EQ(keys.size(), 6u);
   std::optional<PageKey> prior;
   for (std::size_t i = 0; i < 6; ++i) {
@@ -285,20 +285,20 @@ TEST(TreeKeys, AreChainedKeptAndSplit) {
   }
   const PageKey* kept = keys.data();
   const NodeId head = f.tree.settle({node, 2});
-  EXPECT_EQ(f.tree.page_keys(head).data(), kept);
-  EXPECT_EQ(f.tree.page_keys(node).data(), kept + 2);
+  EXPECT_EQ(f.tree.keys().of_edge(head).data(), kept);
+  EXPECT_EQ(f.tree.keys().of_edge(node).data(), kept + 2);
   // A new child hashes itself from its parent's last key.
   const Tokens longer = iota_tokens(4) + iota_tokens(4, 70);
   const NodeId fork = f.insert(longer).node;
-  const PageKey expected = page_key(std::span(longer).subspan(4, 2), f.tree.last_key(head));
-  EXPECT_EQ(f.tree.page_keys(fork)[0], expected);
+  const PageKey expected = page_key(std::span(longer).subspan(4, 2), f.tree.keys().last(head));
+  EXPECT_EQ(f.tree.keys().of_edge(fork)[0], expected);
 }
 
 TEST(TreeKeys, HashMissingAncestorsFirst) {
   Fixture f(config_of(1));
   const NodeId node = f.insert(iota_tokens(30)).node;
   for (std::uint64_t at = 1; at < 30; ++at) (void)f.tree.settle({node, at});
-  const PageKey last = *f.tree.last_key(node);
+  const PageKey last = *f.tree.keys().last(node);
   std::optional<PageKey> prior;
   for (const TokenId token : iota_tokens(30)) prior = page_key(std::span(&token, 1), prior);
   EXPECT_EQ(last, *prior);
@@ -314,7 +314,7 @@ TEST(TreePaths, MayBeVeryDeep) {
   EXPECT_EQ(f.device_pages(tokens), depth);
   LockHandle handle = f.lock(node);
   f.tree.unlock(handle);
-  (void)f.tree.page_keys(node);
+  (void)f.tree.keys().of_edge(node);
   std::vector<PageLocation> where;
   f.tree.locate(node, kFull, 0, depth, where);
   EXPECT_EQ(where.back().device, DeviceSlot(depth - 1));

@@ -15,34 +15,34 @@ PageKey seed_of(std::uint8_t n) {
 
 TEST(TreeNamespace, ClosedOneIsForgottenAndItsNumberUsedAgain) {
   Fixture f(config_of(2));
-  const NamespaceId a = f.tree.open_namespace(seed_of(1));
-  const NamespaceId b = f.tree.open_namespace(seed_of(2));
+  const NamespaceId a = f.tree.spaces().open(seed_of(1));
+  const NamespaceId b = f.tree.spaces().open(seed_of(2));
   f.space = a;
   const Tokens tokens = iota_tokens(8);
   (void)f.insert(tokens);
-  EXPECT_EQ(f.tree.close_namespace(a).code(), StatusCode::kConflict);
-  EXPECT_TRUE(f.tree.close_namespace(b).is_ok());
-  EXPECT_EQ(f.tree.close_namespace(b).code(), StatusCode::kNotFound);
+  EXPECT_EQ(f.tree.spaces().close(a).code(), StatusCode::kConflict);
+  EXPECT_TRUE(f.tree.spaces().close(b).is_ok());
+  EXPECT_EQ(f.tree.spaces().close(b).code(), StatusCode::kNotFound);
   EXPECT_EQ(f.tree.match(b, tokens).walked.pages, 0u);
   EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
   EXPECT_EQ(f.tree.node_count(), 1u);
 
-  const NamespaceId c = f.tree.open_namespace(seed_of(3));
+  const NamespaceId c = f.tree.spaces().open(seed_of(3));
   EXPECT_EQ(c, b);
   EXPECT_EQ(f.tree.match(c, tokens).walked.pages, 0u);
-  EXPECT_EQ(f.tree.last_key(f.tree.root(c)), seed_of(3));
-  EXPECT_NE(f.tree.open_namespace(seed_of(2)), c) << "the seed of the closed one names a new one";
-  EXPECT_EQ(f.tree.open_namespace(seed_of(1)), a);
+  EXPECT_EQ(f.tree.keys().last(f.tree.spaces().root(c)), seed_of(3));
+  EXPECT_NE(f.tree.spaces().open(seed_of(2)), c) << "the seed of the closed one names a new one";
+  EXPECT_EQ(f.tree.spaces().open(seed_of(1)), a);
   EXPECT_EQ(f.tree.match(a, tokens).walked.pages, 4u);
   EXPECT_EQ(f.tree.flush(), 0u);
-  EXPECT_TRUE(f.tree.close_namespace(a).is_ok());
+  EXPECT_TRUE(f.tree.spaces().close(a).is_ok());
   EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
   EXPECT_TRUE(f.tree.backlog().unstored(1, 100).empty());
 }
 
 TEST(TreeNamespace, FlushDoesNotCountClosedOnes) {
   Fixture f(config_of(2));
-  ASSERT_TRUE(f.tree.close_namespace(f.tree.open_namespace(seed_of(1))).is_ok());
+  ASSERT_TRUE(f.tree.spaces().close(f.tree.spaces().open(seed_of(1))).is_ok());
   EXPECT_EQ(f.tree.flush(), 0u);
   const NodeId node = f.insert(iota_tokens(8)).node;
   LockHandle lock = f.lock(node);
@@ -54,31 +54,31 @@ TEST(TreeNamespace, FlushDoesNotCountClosedOnes) {
 
 TEST(TreeNamespace, FlushOfOneLeavesTheOthers) {
   Fixture f(config_of(2, 4, true));
-  const NamespaceId a = f.space, b = f.tree.open_namespace(seed_of(2));
+  const NamespaceId a = f.space, b = f.tree.spaces().open(seed_of(2));
   (void)f.insert(iota_tokens(8), {.checkpoints = {4}});
   (void)f.insert(iota_tokens(4) + iota_tokens(4, 90));
   f.space = b;
   const NodeId node = f.insert(iota_tokens(8), {.checkpoints = {4}}).node;
   (void)f.insert(iota_tokens(4) + iota_tokens(4, 90));
-  EXPECT_FALSE(f.tree.is_claimed(b));
+  EXPECT_FALSE(f.tree.spaces().is_claimed(b));
   LockHandle lock = f.lock(node);
-  EXPECT_TRUE(f.tree.is_claimed(b));
-  EXPECT_FALSE(f.tree.is_claimed(a));
-  EXPECT_EQ(f.tree.flush(b), 2u) << "the path that is locked";
+  EXPECT_TRUE(f.tree.spaces().is_claimed(b));
+  EXPECT_FALSE(f.tree.spaces().is_claimed(a));
+  EXPECT_EQ(f.tree.spaces().flush(b), 2u) << "the path that is locked";
   f.check();
   EXPECT_EQ(f.device_pages(iota_tokens(8)), 4u);
   f.tree.unlock(lock);
-  EXPECT_FALSE(f.tree.is_claimed(b));
+  EXPECT_FALSE(f.tree.spaces().is_claimed(b));
   f.tree.cover(OpId(1), node);
-  EXPECT_TRUE(f.tree.is_claimed(b));
-  EXPECT_NE(f.tree.flush(b), 0u);
+  EXPECT_TRUE(f.tree.spaces().is_claimed(b));
+  EXPECT_NE(f.tree.spaces().flush(b), 0u);
   (void)f.tree.finish_op(OpId(1), true);
-  EXPECT_FALSE(f.tree.is_claimed(b));
-  EXPECT_EQ(f.tree.flush(b), 0u);
+  EXPECT_FALSE(f.tree.spaces().is_claimed(b));
+  EXPECT_EQ(f.tree.spaces().flush(b), 0u);
   f.check();
-  EXPECT_TRUE(f.tree.close_namespace(b).is_ok());
-  EXPECT_FALSE(f.tree.is_claimed(b));
-  EXPECT_EQ(f.tree.flush(b), 0u) << "there is no such namespace";
+  EXPECT_TRUE(f.tree.spaces().close(b).is_ok());
+  EXPECT_FALSE(f.tree.spaces().is_claimed(b));
+  EXPECT_EQ(f.tree.spaces().flush(b), 0u) << "there is no such namespace";
   f.space = a;
   EXPECT_EQ(f.device_pages(iota_tokens(8)), 4u);
 }
@@ -88,10 +88,10 @@ TEST(TreeNamespace, UnseededOneComesBackEmpty) {
   const NamespaceId first = f.space;
   (void)f.insert(iota_tokens(4));
   (void)f.tree.flush();
-  EXPECT_TRUE(f.tree.close_namespace(first).is_ok());
-  EXPECT_EQ(f.tree.close_namespace(NamespaceId(77)).code(), StatusCode::kNotFound);
-  f.space = f.tree.open_namespace({});
-  EXPECT_EQ(f.tree.last_key(f.tree.root(f.space)), std::nullopt);
+  EXPECT_TRUE(f.tree.spaces().close(first).is_ok());
+  EXPECT_EQ(f.tree.spaces().close(NamespaceId(77)).code(), StatusCode::kNotFound);
+  f.space = f.tree.spaces().open({});
+  EXPECT_EQ(f.tree.keys().last(f.tree.spaces().root(f.space)), std::nullopt);
   (void)f.insert(iota_tokens(4));
   EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
 }

@@ -19,6 +19,10 @@
 
 namespace larder {
 
+namespace tree {
+struct TreeRooms;
+}
+
 // Published data of one edge: of a component, in a tier. Spans are good during the call.
 struct TreeChange {
   NamespaceId space;
@@ -55,6 +59,24 @@ class PageObserver {
   virtual ~PageObserver() = default;
   virtual void came(const PageChange& change) = 0;
   virtual void went(const PageChange& change) = 0;
+};
+
+// Who is told by a RadixTree: RadixTree::observers(). Part of its tree, which it must not outlive.
+class TreeObservers {
+ public:
+  explicit TreeObservers(tree::TreeRooms& rooms) : rooms_(rooms) {}
+  TreeObservers(const TreeObservers&) = delete;
+  TreeObservers& operator=(const TreeObservers&) = delete;
+
+  // Of what is lost from now on; the observer outlives the tree, or until the next call. Null: nobody.
+  void set_losses(TreeObserver* observer);
+  // The same of each page in each tier, with its key: keys are hashed when pages come, not when somebody asks.
+  void set_pages(PageObserver* observer);
+  // Tells `observer` of all pages that are there, as if they came now, parents before children. O(tree).
+  void tell_pages(PageObserver& observer);
+
+ private:
+  tree::TreeRooms& rooms_;
 };
 
 }  // namespace larder

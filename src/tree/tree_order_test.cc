@@ -66,7 +66,7 @@ TEST(TreeOrder, AnEmbeddersOrderDecidesInEachTierForEachComponent) {
   const NodeId deep = f.insert(iota_tokens(4), {.checkpoints = {4}}).node;
   PageKey seed;
   seed.bytes[0] = 1;
-  f.space = f.tree.open_namespace(seed);
+  f.space = f.tree.spaces().open(seed);
   ASSERT_EQ(f.space, NamespaceId(1));
   const NodeId guest = f.insert(iota_tokens(6), {.checkpoints = {6}}).node;
   for (const NodeId node : {own, deep, guest}) f.back_up(node);
@@ -94,7 +94,7 @@ TEST(TreeOrder, EdgesThatTheOrderTellsApartAreNotJoined) {
     TreeConfig config = config_of(1);
     if (tells_apart) config.order = std::make_shared<OldestMadeFirst>();
     Fixture f(config);
-    LockHandle lock = f.lock(f.tree.root(f.space));
+    LockHandle lock = f.lock(f.tree.spaces().root(f.space));
     for (TokenId i = 0; i < 3; ++i) {
       const Tokens part = iota_tokens(10, 1 + i * 10);
       ASSERT_TRUE(f.tree.extend(lock, {.from = i * 10u, .tokens = part, .full = f.ledger.device(kFull, 10)}).is_ok());
@@ -171,7 +171,7 @@ TEST(TreeOrder, APromptTellsOfTheCheckpointsThatItWouldHaveFoundBeforeItsOwn) {
     CheckpointOrigin origin;
     CheckpointOrigin* const origins[] = {&origin};
     const std::uint64_t pages[] = {page};
-    f.tree.recall({f.tree.root(f.space), 0}, turns, pages, origins);
+    f.tree.recall({f.tree.spaces().root(f.space), 0}, turns, pages, origins);
     return origin.uses;
   };
   EXPECT_EQ(recalled(3), 0) << "nobody ended there";
@@ -191,7 +191,7 @@ TEST(TreeOrder, APromptThatGoesOnWhereAnEarlierRequestEndedIsALaterTurn) {
     const std::uint64_t pages[] = {8};
     return f.tree.recall(at, tokens, pages, origins);
   };
-  const TreePosition root{f.tree.root(f.space), 0};
+  const TreePosition root{f.tree.spaces().root(f.space), 0};
   EXPECT_FALSE(is_later(root, turns));
   const auto insert_first = [&](CheckpointKind kind) {
     return f.insert(Tokens(first.begin(), first.end()), {.checkpoints = {4}, .kind = kind}).node;

@@ -55,7 +55,7 @@ TEST(TreePathHash, IsThatOfTheTokensBeforeWhatIsLost) {
     Rng rng(seed);
     Fixture f(config_of(kPage, 0, false));
     Witness witness(kPage);
-    f.tree.observe(&witness);
+    f.tree.observers().set_losses(&witness);
     std::vector<Tokens> prompts;
     for (int step = 0; step < 300; ++step) {
       Tokens prompt;
@@ -72,19 +72,19 @@ TEST(TreePathHash, IsThatOfTheTokensBeforeWhatIsLost) {
       if (rng.below(2) == 0) (void)f.tree.evict_device(kFull, 1 + rng.below(20), VictimRule::kDrop);
       const TreePosition at = f.match(prompt).walked;
       const std::span<const TokenId> walked = std::span<const TokenId>(prompt).first(at.pages * kPage);
-      ASSERT_EQ(f.tree.path_hash(at), hash_of(walked)) << "seed " << seed << ", step " << step;
+      ASSERT_EQ(f.tree.keys().path_hash(at), hash_of(walked)) << "seed " << seed << ", step " << step;
     }
     (void)f.tree.flush();
     EXPECT_GT(witness.told, 100u) << "seed " << seed;
     ASSERT_EQ(witness.wrong, 0u) << "seed " << seed;
-    f.tree.observe(nullptr);
+    f.tree.observers().set_losses(nullptr);
   }
 }
 
 TEST(TreePathHash, TellsOnlyOfLastCopies) {
   Fixture f(config_of(2, 0, false));
   Witness witness(2);
-  f.tree.observe(&witness);
+  f.tree.observers().set_losses(&witness);
   const Tokens tokens = iota_tokens(8);
   witness.add(tokens);
   f.insert(tokens);
@@ -96,7 +96,7 @@ TEST(TreePathHash, TellsOnlyOfLastCopies) {
   (void)f.tree.evict_host(kFull, 4);
   EXPECT_EQ(witness.told, 1u);
   EXPECT_EQ(witness.wrong, 0u);
-  f.tree.observe(nullptr);
+  f.tree.observers().set_losses(nullptr);
 }
 
 TEST(TreePathHash, WaysOn) {

@@ -63,11 +63,11 @@ class PropertyRun {
     model_.window = (config.tree.window_tokens + page_size - 1) / page_size;
     model_.mamba = config.tree.has_mamba;
     model_.gaps = config.tree.allow_host_gaps || config.tree.is_exclusive;
-    spaces_[0] = tree_->open_namespace(std::nullopt, tenants_.open(*tree_, 0));
+    spaces_[0] = tree_->spaces().open(std::nullopt, tenants_.open(*tree_, 0));
     const PageKey seed = *seed_of("B");
-    spaces_[1] = tree_->open_namespace(seed, tenants_.open(*tree_, 1));
+    spaces_[1] = tree_->spaces().open(seed, tenants_.open(*tree_, 1));
     witness_.emplace(config.tree.page_size, seed);
-    if (config.watches_pages) tree_->observe_pages(&*witness_);
+    if (config.watches_pages) tree_->observers().set_pages(&*witness_);
   }
 
   static Op random_op(Rng& rng) {
@@ -113,7 +113,7 @@ class PropertyRun {
   std::string finish() {
     for (Held& held : held_) tree_->unlock(held.handle);
     witness_->forget();
-    tree_->tell_pages(*witness_);
+    tree_->observers().tell_pages(*witness_);
     if (const std::string error = witness_->compare(model_); !error.empty()) return "told at once: " + error;
     while (!ops_.empty()) {
       (void)tree_->finish_op(OpId(ops_.back()), true);
@@ -509,11 +509,11 @@ class PropertyRun {
   }
   std::string keys(const Path& path, std::uint64_t pages) {
     const NodeId node = node_at(path, pages);
-    if (pages % 2 == 0 && tree_->hash_keys(node, 2) > 2) return "more pages hashed than allowed";
+    if (pages % 2 == 0 && tree_->keys().hash(node, 2) > 2) return "more pages hashed than allowed";
     const std::vector<PageKey> chain = keys_of(path);
-    if (tree_->last_key(node) != (pages == 0 ? seed_of(path) : chain[pages - 1])) return "last key differs";
+    if (tree_->keys().last(node) != (pages == 0 ? seed_of(path) : chain[pages - 1])) return "last key differs";
     for (NodeId at = node; tree_->view(at).end != 0; at = tree_->view(at).parent) {
-      const std::span<const PageKey> keys = tree_->page_keys(at);
+      const std::span<const PageKey> keys = tree_->keys().of_edge(at);
       if (!std::equal(keys.begin(), keys.end(), chain.begin() + static_cast<std::ptrdiff_t>(tree_->view(at).begin))) {
         return "page keys differ";
       }

@@ -20,7 +20,7 @@ class Two : public Fixture {
     tenant = tree.tenants().open(bounds);
     PageKey seed;
     seed.bytes[0] = 1;
-    own = tree.open_namespace(seed, tenant);
+    own = tree.spaces().open(seed, tenant);
   }
   NodeId add(NamespaceId whose, TokenId first, std::size_t pages, bool has_state = false) {
     space = whose;
@@ -172,12 +172,12 @@ TEST(TreeTenants, ATenantThatIsGoneLeavesNoQueues) {
   f.add(f.own, 200, 2);
   EXPECT_EQ(f.evict(2).freed, 0u);
   (void)f.tree.flush();
-  ASSERT_TRUE(f.tree.close_namespace(f.own).is_ok());
+  ASSERT_TRUE(f.tree.spaces().close(f.own).is_ok());
   f.tree.tenants().close(f.tenant);
   EXPECT_EQ(f.tree.tenants().open(bounds_of(kDevFull, 0, 1)), f.tenant);
   PageKey seed;
   seed.bytes[0] = 2;
-  f.own = f.tree.open_namespace(seed, f.tenant);
+  f.own = f.tree.spaces().open(seed, f.tenant);
   f.add(f.everybody, 100, 2);
   f.add(f.own, 400, 3);
   EXPECT_EQ(f.evict(1).freed, 1u);

@@ -138,7 +138,7 @@ inline Result<InsertResult> insert_pages(RadixTree& tree, std::uint32_t page_siz
 // A tree with a ledger and one namespace. Destructor: no slot was freed that was not out.
 class Fixture {
  public:
-  explicit Fixture(const TreeConfig& given) : config(given), tree(given, ledger) { space = tree.open_namespace({}); }
+  explicit Fixture(const TreeConfig& given) : config(given), tree(given, ledger) { space = tree.spaces().open({}); }
   ~Fixture() { EXPECT_EQ(ledger.wrong_frees(), 0u); }
 
   struct InsertOptions {

@@ -272,7 +272,8 @@ TEST(DeviceRoomTest, DuplicatesGoToTheirKeeper) {
   StepLedger ledger(2);
   (void)ledger.add(0, 1, {});
   for (StepLedger* const keeper : {static_cast<StepLedger*>(nullptr), &ledger}) {
-    LockHandle held = rig.tiers->tree().lock(rig.tiers->tree().root(rig.space), Tier::kDevice, {.mamba = false});
+    LockHandle held =
+        rig.tiers->tree().lock(rig.tiers->tree().spaces().root(rig.space), Tier::kDevice, {.mamba = false});
     std::array<std::vector<DeviceSlot>, kComponentCount> slots;
     ASSERT_TRUE(rig.device->reserve({2, 0, 0}, slots));
     const Result<InsertResult> result = rig.room->extend(held, {.tokens = tokens, .full = slots[0]}, keeper);

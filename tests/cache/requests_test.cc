@@ -35,7 +35,8 @@ class RequestsTest : public ::testing::Test {
       table.full.push_back(*rig_.device->allocate(ComponentKind::kFull));
     }
     r.run.begin(r, std::move(table), 0, {});
-    r.run.set_lock(rig_.tiers->tree().lock(rig_.tiers->tree().root(rig_.space), Tier::kDevice, {.mamba = false}));
+    r.run.set_lock(
+        rig_.tiers->tree().lock(rig_.tiers->tree().spaces().root(rig_.space), Tier::kDevice, {.mamba = false}));
     requests_.run(r, phase);
   }
   [[nodiscard]] std::uint32_t live() const { return rig_.device->slots(ComponentKind::kFull).counts().live; }
@@ -94,7 +95,8 @@ TEST_F(RequestsTest, ARefusalForSomethingElseIsNoStarvation) {
   start(r);
   const StepToken step = requests_.prepare_step(r.id, 32)->token;
   other.run.begin(other, PageTable{}, 0, {});
-  other.run.set_lock(rig_.tiers->tree().lock(rig_.tiers->tree().root(rig_.space), Tier::kDevice, {.mamba = false}));
+  other.run.set_lock(
+      rig_.tiers->tree().lock(rig_.tiers->tree().spaces().root(rig_.space), Tier::kDevice, {.mamba = false}));
   requests_.run(other, RequestPhase::kRunning);
   const auto starve = [&] {
     EXPECT_EQ(requests_.prepare_step(other.id, 4).status().code(), StatusCode::kOverloaded);

@@ -29,7 +29,7 @@ class StoreBacklogTest : public ::testing::Test {
     sink_.host = host_.get();
     config_.backup_retries = 1;
     const NamespaceScope scope;
-    space_ = tree_.open_namespace(namespace_digest(model_, scope));
+    space_ = tree_.spaces().open(namespace_digest(model_, scope));
     spaces_.add({"", ""}, space_, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
   }
   ~StoreBacklogTest() override {
@@ -97,7 +97,7 @@ class StoreBacklogTest : public ::testing::Test {
   }
   // Is `node`'s last page in the group?
   [[nodiscard]] bool holds(const PageGroup& group, NodeId node) {
-    const PageKey key = tree_.page_keys(node).back();
+    const PageKey key = tree_.keys().of_edge(node).back();
     return std::any_of(group.items.begin(), group.items.end(), [&](const WriteItem& item) { return item.key == key; });
   }
 

@@ -79,9 +79,9 @@ TreePair::TreePair(const PairConfig& config, const Rules& rules, DifferenceCount
       rules_(rules),
       counts_(counts),
       reference_(shape_of(config.tree), rules, counts) {
-  spaces_[0] = tree_.open_namespace(std::nullopt);
+  spaces_[0] = tree_.spaces().open(std::nullopt);
   seed_.bytes[3] = 1;
-  spaces_[1] = tree_.open_namespace(seed_);
+  spaces_[1] = tree_.spaces().open(seed_);
 }
 
 std::string TreePair::step(const PairStep& step) {
@@ -447,7 +447,7 @@ std::string TreePair::compare_keys(const Path& path) {
     want.push_back(*key);
   }
   for (NodeId at = match(path).walked.node; tree_.view(at).end != 0; at = tree_.view(at).parent) {
-    const std::span<const PageKey> have = tree_.page_keys(at);
+    const std::span<const PageKey> have = tree_.keys().of_edge(at);
     const std::uint64_t begin = tree_.view(at).begin, end = std::min<std::uint64_t>(tree_.view(at).end, want.size());
     for (std::uint64_t page = begin; page < end; ++page) {
       if (have[page - begin] != want[page]) return "the key of page " + std::to_string(page) + " differs";
