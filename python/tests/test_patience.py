@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """LarderStorage on a store that is late, or fails to clear."""
 
-import time
-
 import pytest
 from fake_engine import slots
 from fake_store import FakeSpace
 from test_sglang import chain
 
 import larder
+from larder.sglang.patience import Patience
 
 
 def test_a_clear_that_failed_is_owed(fake_storage, monkeypatch):
@@ -32,19 +31,80 @@ def test_a_clear_that_failed_is_owed(fake_storage, monkeypatch):
     assert storage.troubles() == {"clear": 6}
 
 
-def test_a_store_that_is_slow_but_well_gets_its_time_again(fake_storage, monkeypatch):
-    """One write is late; the ones after it have little patience, and now and then one has all of it."""
-    now, durations = [0.0], iter([6.0] + [1.3] * 19)
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+class Clock:
+    """Time that passes when a store works."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize("full", [4.0, 5.0])
+def test_one_full_wait_in_half_a_minute(full):
+    """A store hangs for two minutes: however many calls there are, they wait in full once in 30 s."""
+    clock = Clock()
+    patience = Patience(full, clock=clock)
+    begins = []
+    while clock.now < 120.0:
+        with patience.deadline() as deadline:
+            begin = clock.now
+            clock.now += deadline.left()
+        if clock.now - begin == full:
+            begins.append(begin)
+        else:
+            assert clock.now - begin == pytest.approx(0.1)
+    assert begins[0] == 0.0 and len(begins) == 4
+    assert all(full + 30.0 <= later - sooner < full + 30.2 for sooner, later in zip(begins, begins[1:]))
+
+
+def test_what_is_in_time_gets_all_time_again():
+    clock = Clock()
+    patience = Patience(4.0, clock=clock)
+
+    def work(seconds):
+        with patience.deadline() as deadline:
+            deadline.left()
+            clock.now += seconds
+        return patience.seconds()
+
+    assert [work(4.0), work(0.1), work(0.05)] == [0.1, 0.1, 4.0]
+    assert [work(9.0), work(0.1)] == [0.1, 0.1]
+    with patience.deadline():
+        clock.now += 31.0  # nothing was asked of the store
+    assert patience.seconds() == 4.0 and work(3.9) == 4.0
+
+
+def test_a_node_of_many_batches_ends_before_the_engine_gives_up(fake_storage, monkeypatch):
+    """SGLang writes a node 128 pages at a time, all of it also at a detach, and waits 10 s for the thread. A store that
+    hangs takes the bytes, so no write of the node fails."""
+    clock, storage = Clock(), fake_storage
+    storage._put_patience._clock = clock
+
+    def hang(space, timeout):
+        clock.now += timeout
+
+    monkeypatch.setattr(FakeSpace, "begin", hang)
+    for _ in range(250):
+        assert storage.batch_set_v1(chain(1), slots(0, page_size=4)) == [True]
+    assert 5.0 < clock.now < 10.0
+
+
+def test_a_store_that_is_slow_but_well_gets_its_time_again(fake_storage):
+    """One write is late; the ones after it have little patience, until one has all of it and is in time."""
+    clock, durations = Clock(), iter([6.0] + [1.3] * 9)
+    patience = fake_storage._put_patience
+    patience._clock = clock
 
     def work():
-        now[0] += min(fake_storage._put_patience.seconds(), next(durations))
+        clock.now += min(patience.seconds(), next(durations))
 
     fake_storage._store.answer = work
     waited = []
-    for _ in range(20):
-        begin = now[0]
+    for _ in range(10):
+        begin = clock.now
         fake_storage.batch_set_v1(chain(1), slots(0, page_size=4))
-        waited.append(now[0] - begin)
-    assert waited[0] == 5.0 and waited[1] == pytest.approx(0.1)
-    assert fake_storage._put_patience.seconds() == 5.0 and waited[-5:] == pytest.approx([1.3] * 5)
+        waited.append(clock.now - begin)
+        clock.now += 10.0
+    assert waited == pytest.approx([5.0, 0.02, 0.02] + [1.3] * 7) and patience.seconds() == 5.0

@@ -12,7 +12,7 @@ import larder
 from larder.sglang import heads, queries, tensors, transfers
 from larder.sglang.identity import Identity
 from larder.sglang.metrics_page import MetricsPage
-from larder.sglang.patience import Deadline, Patience
+from larder.sglang.patience import LEAST_SECONDS, Deadline, Patience
 from larder.sglang.pools import ANCHOR, MappedPool, Reach, Unusable, is_split_but_stored_once, map_pool, memory_of
 from larder.sglang.settings import Settings, read_settings
 from larder.sglang.spaces import NotReady, OpenSpace, SpaceTable
@@ -58,7 +58,7 @@ class LarderStorage(HiCacheStorage):
         self._guard = WeightGuard(self._identity)
         self._query_patience = Patience(settings.timeout_seconds)
         self._get_patience = Patience(settings.timeout_seconds)
-        self._put_patience = Patience(settings.put_timeout_seconds)
+        self._put_patience = Patience(settings.put_timeout_seconds, LEAST_SECONDS)
         self._clear_patience = Patience(settings.put_timeout_seconds)
         self._clearing = threading.Lock()
         self._is_clear_owed = False
