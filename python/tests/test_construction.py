@@ -2,6 +2,7 @@
 """What LarderStorage makes of its configuration: settings, the identity of pages, errors that say what to set."""
 
 import json
+import logging
 
 import pytest
 from fake_engine import Config
@@ -56,6 +57,14 @@ def test_what_cannot_work_is_an_error_at_construction(engine, extra, text):
 def test_a_misspelt_key_is_an_error_that_names_the_right_one(engine, extra, text):
     with pytest.raises(ValueError, match=text):
         make(engine, **extra)
+
+
+def test_the_path_that_sglang_adds_is_no_error(engine, caplog):
+    """--file-storage-path is put into the extra config of every backend."""
+    with caplog.at_level(logging.INFO, "larder.sglang"):
+        make(engine, file_storage_path="/mnt/hicache").close()
+    lines = [record for record in caplog.records if "file_storage_path" in record.message]
+    assert [line.levelno for line in lines] == [logging.INFO] and "has no effect" in lines[0].message
 
 
 def test_a_plugin_has_keys_of_its_own(engine):

@@ -15,6 +15,7 @@ _ENGINE_KEYS = frozenset(
         "allocator",
         "backend_name",
         "class_name",
+        "file_storage_path",
         "hicache_storage_pass_prefix_keys",
         "interface_v1",
         "module_path",
@@ -51,6 +52,7 @@ class Settings:
     timeout_seconds: float
     put_timeout_seconds: float
     has_interface_v1: bool
+    has_file_storage_path: bool
     metrics_host: str
     metrics_port: Optional[int]  # of this rank; None: no page
     ranks: Ranks
@@ -81,6 +83,7 @@ def read_settings(config: Any) -> Settings:
         timeout_seconds=_seconds(extra, "timeout_seconds", 4.0),
         put_timeout_seconds=_seconds(extra, "put_timeout_seconds", 5.0),
         has_interface_v1=bool(extra.get("interface_v1", 0)),
+        has_file_storage_path="file_storage_path" in extra,
         metrics_host=_text(extra, "metrics_host") or "127.0.0.1",
         metrics_port=_metrics_port(ranks, extra.get("metrics_port")),
         ranks=ranks,

@@ -65,6 +65,8 @@ class LarderStorage(HiCacheStorage):
         self._metrics_page = self._open_metrics_page(settings)
         if not settings.has_interface_v1:
             logger.warning("larder: the extra config has no \"interface_v1\": 1; pages are copied on their way")
+        if settings.has_file_storage_path:
+            logger.info("larder: file_storage_path (SGLang's --file-storage-path) has no effect")
 
     def _open_metrics_page(self, settings: Settings) -> Optional[MetricsPage]:
         if settings.metrics_port is None:
