@@ -152,6 +152,24 @@ def test_data_parallel_ranks_share_too(engine):
     assert read_settings(config).store["share_directory"] == "/a.share"
 
 
+def test_ranks_on_3fs_need_one_index(engine):
+    """Each rank's own would be the same directory: the second rank finds it locked."""
+    from larder.sglang.settings import read_settings
+
+    def read(config, **extra):
+        config.extra_config = {"backend": "hf3fs", "file_path_prefix": "/3fs/pages", **extra}
+        return read_settings(config).store
+
+    for config in (Config(tp_size=2), Config(pp_size=2, pp_rank=1), Config(dp_rank=1)):
+        for extra in ({}, {"metadata_server_url": ""}, {"metadata_directory": "none"}):
+            with pytest.raises(ValueError, match="several ranks on hf3fs need one page index.*metadata_server_url"):
+                read(config, **extra)
+        assert read(config, metadata_server_url="http://host:18000")["metadata_server_url"] == "http://host:18000"
+        assert read(config, share_directory="/run/larder")["share_directory"] == "/run/larder"
+    assert read(Config()) == {"file_path_prefix": "/3fs/pages"}
+    assert read(Config(tp_lcm_size=4)) == {"file_path_prefix": "/3fs/pages"}
+
+
 def test_rank_directories_do_not_fit_replicated_kv(engine):
     with pytest.raises(ValueError, match="rank_directories does not fit"):
         make(engine, Config(is_mla_model=True, tp_size=2), rank_directories=True, directory="/d")

@@ -74,6 +74,8 @@ def read_settings(config: Any) -> Settings:
     elif backend == "file" and directory and (config.tp_lcm_size or ranks.is_one_of_several):
         store.setdefault("share_directory", directory.split(":")[0].rstrip("/") + ".share")
     _refuse_unknown(backend, store)
+    if backend == "hf3fs" and ranks.is_one_of_several:
+        _require_one_index(store)
     return Settings(
         backend=backend,
         store=store,
@@ -110,6 +112,15 @@ def _refuse_unknown(backend: str, store: Iterable[str]) -> None:
         raise ValueError(
             f"larder: the extra config has no key {key!r}{hint} Its keys: {_list(_OWN_KEYS)}; of backend {backend!r}: "
             f"{_list(of_backend)}; of every store: {_list(of_store)}; SGLang's: {_list(_ENGINE_KEYS)}"
+        )
+
+
+def _require_one_index(store: Mapping[str, Any]) -> None:
+    """The default is an index in the process, whose journal has one place for all ranks."""
+    if not store.get("metadata_server_url") and not store.get("share_directory"):
+        raise ValueError(
+            "larder: several ranks on hf3fs need one page index: set metadata_server_url to that of a `larder "
+            "metadata-server`, or, if they all are on this machine, share_directory to a directory where they meet"
         )
 
 
