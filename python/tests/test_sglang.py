@@ -29,7 +29,7 @@ def transfer(name, keys=None, host_indices=None, policy="ALL_PAGES"):
 def prefix(*keys):
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
 
-    return HiCacheStorageExtraInfo(prefix_keys=list(keys) or None)
+    return HiCacheStorageExtraInfo(prefix_keys=list(keys))
 
 
 POOLS = {
@@ -384,6 +384,29 @@ def test_parents_are_the_keys_before(fake_storage):
     assert [fake_storage._store.parents[("kv", k)] for k in keys[1:]] == keys[:3]
     fake_storage.batch_set_v1(keys[:1], slots(0, page_size=4), prefix())
     assert fake_storage._store.parents[("kv", keys[0])] is None
+
+
+@pytest.mark.parametrize("method", ["batch_set_v1", "batch_set_v2"])
+def test_a_write_that_names_no_prefix_is_told_once(fake_storage, caplog, method):
+    """SGLang takes hicache_storage_pass_prefix_keys out of the config: only its writes show whether it is set."""
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
+
+    def write(info):
+        keys, there = chain(1), slots(0, page_size=4)
+        if method == "batch_set_v1":
+            fake_storage.batch_set_v1(keys, there, info)
+        else:
+            fake_storage.batch_set_v2([transfer("kv", keys, there)], info)
+
+    with caplog.at_level(logging.WARNING, "larder.sglang"):
+        fake_storage.batch_get_v1(chain(1), slots(0, page_size=4), HiCacheStorageExtraInfo())
+        for known in (prefix(), prefix("1" * 64)):
+            write(known)
+        assert caplog.records == []
+        for _ in range(2):
+            write(HiCacheStorageExtraInfo())
+    assert len(caplog.records) == 1 and fake_storage.troubles() == {}
+    assert '"hicache_storage_pass_prefix_keys": true' in caplog.text
 
 
 def test_close_waits_for_calls_and_then_all_is_a_miss(fake_storage):

@@ -20,6 +20,29 @@ def test_the_device_works_on_the_host_pools_themselves(tmp_path, kind, layout, c
     cases.round_trip(larder_backend.describe(tmp_path / "store", zero_copy=True), kind=kind, layout=layout, core=core)
 
 
+@pytest.mark.parametrize("passes", [True, False])
+@pytest.mark.parametrize("core", ["rust", "python"])
+def test_the_store_learns_which_page_comes_before(tmp_path, caplog, core, passes):
+    """With hicache_storage_pass_prefix_keys each write names the pages before it, [] at the begin of a prompt; without
+    it none does, and the log says so once."""
+    backend = larder_backend.describe(tmp_path / "store", hicache_storage_pass_prefix_keys=passes)
+    named = []
+    with world.World(backend, core=core) as w:
+        real = w.store.batch_set_v1
+
+        def put(keys, host_indices, extra_info):
+            named.append(extra_info.prefix_keys)
+            return real(keys, host_indices, extra_info)
+
+        w.store.batch_set_v1 = put
+        tokens = cases.tokens_of(6, w.page_size)
+        for pages in (2, 6):
+            w.insert(tokens[: pages * w.page_size])
+            w.wait_backup()
+    cases.expect([None if keys is None else len(keys) for keys in named], [0, 2] if passes else [None] * 2, "prefixes")
+    cases.expect(caplog.text.count("hicache_storage_pass_prefix_keys"), 0 if passes else 1, "warnings")
+
+
 def pages_stored(directory):
     """Returns how many pages the file store in `directory` has, of all pools and ranks."""
     import larder

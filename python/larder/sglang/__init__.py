@@ -3,7 +3,7 @@
 
     --enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config '{
       "backend_name": "larder", "module_path": "larder_sglang", "class_name": "LarderStorage", "interface_v1": 1,
-      "directory": "/cache/larder", "max_size": "500G"}'
+      "hicache_storage_pass_prefix_keys": true, "directory": "/cache/larder", "max_size": "500G"}'
 
 Keys of the extra config, beside SGLang's own:
 
@@ -16,6 +16,7 @@ Keys of the extra config, beside SGLang's own:
     timeout_seconds            4.0; of a query and of a read
     put_timeout_seconds        5.0; of a write
     rank_directories           false; true: each rank has a store of its own, in a folder below `directory`
+    hicache_storage_pass_prefix_keys  false; SGLang's, set it to true: heads of prompts then stay longer than tails
 
 All other keys are options of the store: larder.option_help("file"), larder.option_help(None). An unknown one is an
 error that lists the known ones.

@@ -62,9 +62,13 @@ class LarderStorage(HiCacheStorage):
         self._clear_patience = Patience(settings.put_timeout_seconds)
         self._clearing = threading.Lock()
         self._is_clear_owed = False
+        self._has_told_of_parents = False
         self._metrics_page = self._open_metrics_page(settings)
         if not settings.has_interface_v1:
-            logger.warning("larder: the extra config has no \"interface_v1\": 1; pages are copied on their way")
+            logger.warning(
+                "larder: the extra config has no \"interface_v1\": 1; pages are copied on their way, and beginnings of "
+                "prompts may leave the store before what follows them"
+            )
         if settings.has_file_storage_path:
             logger.info("larder: file_storage_path (SGLang's --file-storage-path) has no effect")
 
@@ -220,6 +224,16 @@ class LarderStorage(HiCacheStorage):
                 wanted, getattr(host_pool, "layout", "unknown"), heads.LAYOUT, has,
             )  # fmt: skip
 
+    def _tell_of_parents(self, extra_info: Any) -> None:
+        """Once. SGLang takes its key out of the extra config, so what it is set to shows with the first write."""
+        if self._has_told_of_parents or getattr(extra_info, "prefix_keys", ()) is not None:
+            return
+        self._has_told_of_parents = True
+        logger.warning(
+            "larder: the extra config has no \"hicache_storage_pass_prefix_keys\": true; the store cannot see which "
+            "page comes before another, and beginnings of prompts may leave it before what follows them"
+        )
+
     def _lend_memory(self, name: str, pool: MappedPool) -> None:
         """Registers the pool's memory with the device, once, where the device works on it itself."""
         if self._settings.store.get("zero_copy") not in (True, "true") or pool.layout is None:
@@ -309,8 +323,10 @@ class LarderStorage(HiCacheStorage):
             pool = current.pools.get(name)
             if pool is None:
                 raise queries.UnknownPool(f"pool {name} is not registered, or cannot be stored")
-            if is_put and not self._may_store(current):
-                return [False] * len(keys)
+            if is_put:
+                self._tell_of_parents(extra_info)
+                if not self._may_store(current):
+                    return [False] * len(keys)
             begin = time.perf_counter()
             move = transfers.Move(current, is_put, deadline, self._cancel)
             codes = transfers.move_pages(move, pool, keys, host_indices, _last_prefix_key(extra_info))
