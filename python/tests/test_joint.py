@@ -4,8 +4,11 @@
 import os
 import random
 
+import fake_store
 import larder
+import pytest
 from fake_engine import HostPool, StatePool, slots
+from larder.sglang import queries
 
 PATTERNS = int(os.environ.get("LARDER_JOINT_PATTERNS", "10000"))
 SEED = int(os.environ.get("LARDER_JOINT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
@@ -38,9 +41,11 @@ class Pattern:
     def restorable(self):
         return [p for p in range(1, self.length + 1) if all(self.has_all(name, p) for name in self.present)]
 
+    def leading(self):
+        return next((i for i, there in enumerate(self.present["kv"]) if not there), self.length)
+
     def boundary(self, name):
-        anchor = next((i for i, there in enumerate(self.present["kv"]) if not there), self.length)
-        return max((p for p in range(1, anchor + 1) if self.has_all(name, p)), default=0)
+        return max((p for p in range(1, self.leading() + 1) if self.has_all(name, p)), default=0)
 
 
 def store(storage, pattern):
@@ -68,7 +73,12 @@ def query(storage, pattern):
     return storage.batch_exists_v2(pattern.keys, transfers, None)
 
 
-def test_every_restorable_length_and_no_other(engine, make_storage):
+@pytest.mark.parametrize("at_once", [None, 8])
+def test_every_restorable_length_and_no_other(engine, make_storage, monkeypatch, at_once):
+    """Also where a chain has more keys than a question may (at_once), and windows lie across its cuts."""
+    if at_once is not None:
+        monkeypatch.setattr(queries, "MAX_KEYS", at_once)
+        monkeypatch.setattr(fake_store, "MAX_KEYS", at_once)
     pools = {
         "kv": HostPool(pages=MAX_PAGES, page_size=2, layer_num=1, width=2),
         "mamba": StatePool(pages=MAX_PAGES, width=1),
@@ -77,7 +87,7 @@ def test_every_restorable_length_and_no_other(engine, make_storage):
     }
     storage = make_storage(pools)
     numbers = random.Random(SEED)
-    total = PATTERNS // 20 if make_storage.is_fake else PATTERNS
+    total = PATTERNS // 20 if make_storage.is_fake or at_once else PATTERNS
     for i in range(total):
         pattern = Pattern(numbers)
         store(storage, pattern)
@@ -88,19 +98,18 @@ def test_every_restorable_length_and_no_other(engine, make_storage):
         assert found.kv_hit_pages == max(expected, default=0), context
         boundaries = {name: pattern.boundary(name) for name in pattern.present}
         assert found.extra_pool_hit_pages == {name: p for name, p in boundaries.items() if p}, context
+        assert storage.batch_exists(pattern.keys) == pattern.leading(), context
         if i % 500 == 499:
             assert storage.clear() is True
     assert storage.troubles() == {}
 
 
 def test_the_boundaries_of_windows_at_word_edges():
-    from larder.sglang.queries import _leading, _windows
-
     for width in (1, 2, 3, 4, 7, 64):
         for pages in ([], [0], list(range(64)), list(range(63, 130)), [1, 2, 3, 65, 66, 67, 68]):
             mask = sum(1 << i for i in pages)
-            windows = _windows(mask, width)
+            windows = queries._windows(mask, width)
             for p in range(1, 131):
                 assert bool(windows >> (p - 1) & 1) == all(i in pages for i in range(max(0, p - width), p)), (width, p)
-            assert _leading(mask) == next(i for i in range(200) if i not in pages)
+            assert queries._leading(mask) == next(i for i in range(200) if i not in pages)
     assert larder.HitPolicy.ALL_PAGES == 0

@@ -409,6 +409,15 @@ def test_a_write_that_names_no_prefix_is_told_once(fake_storage, caplog, method)
     assert '"hicache_storage_pass_prefix_keys": true' in caplog.text
 
 
+@pytest.mark.parametrize("page_size, warns", [(1, True), (15, True), (16, False), (64, False)])
+def test_small_pages_are_told(make_storage, caplog, page_size, warns):
+    """A recurrent state is a page of one slot, whatever the page size."""
+    with caplog.at_level(logging.WARNING, "larder.sglang"):
+        make_storage({"kv": HostPool(pages=4, page_size=page_size), "mamba": StatePool()})
+    lines = [record.message for record in caplog.records if "--page-size" in record.message]
+    assert len(lines) == warns and all(f"{page_size} token" in line for line in lines)
+
+
 def test_close_waits_for_calls_and_then_all_is_a_miss(fake_storage):
     begun, go = threading.Event(), threading.Event()
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Larder as SGLang's L3 storage backend (HiCache), for SGLang 0.5.23.
 
-    --enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config '{
+    --page-size 64 --enable-hierarchical-cache --hicache-storage-backend dynamic \\
+    --hicache-storage-backend-extra-config '{
       "backend_name": "larder", "module_path": "larder_sglang", "class_name": "LarderStorage", "interface_v1": 1,
       "hicache_storage_pass_prefix_keys": true, "directory": "/cache/larder", "max_size": "500G"}'
 

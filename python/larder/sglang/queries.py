@@ -51,18 +51,51 @@ def query(
     """A page is there when all its pieces are."""
     found: Optional[larder.Exists] = None
     for space in current.spaces:
-        answer = space.exists(keys[:MAX_KEYS], needs, deadline.left(), present=len(needs) > 1, cancel=cancel)
+        answer = _ask(space, keys, needs, deadline, cancel)
         found = answer if found is None else found & answer
     assert found is not None
     return found
 
 
+def _ask(
+    space: larder.Space, keys: Sequence[str], needs: list[larder.Need], deadline: Deadline, cancel: Any
+) -> larder.Exists:
+    """One question; several for a longer chain than a question may have, up to the one in which the anchor ends. Each
+    says which pages are there, and what can be restored follows from all of them."""
+    if len(keys) <= MAX_KEYS:
+        return space.exists(keys, needs, deadline.left(), present=len(needs) > 1, cancel=cancel)
+    masks = {need.pool: 0 for need in needs}
+    for begin in range(0, len(keys), MAX_KEYS):
+        some = keys[begin : begin + MAX_KEYS]
+        answer = space.exists(some, needs, deadline.left(), present=True, cancel=cancel)
+        for pool in masks:
+            masks[pool] |= answer.present_mask(pool) << begin
+        if _leading(answer.present_mask(ANCHOR)) < len(some):
+            break
+    restorable = (1 << len(keys)) - 1
+    for need in needs:
+        restorable &= _allowed(masks[need.pool], need)
+    size = (len(keys) + 63) // 64 * 8
+    present = {pool: mask.to_bytes(size, "little") for pool, mask in masks.items()}
+    return larder.Exists(len(keys), restorable.to_bytes(size, "little"), present)
+
+
 def leading_pages(current: OpenSpace, keys: Sequence[str], deadline: Deadline, cancel: Any) -> int:
     """How many pages from the first on the anchor has."""
-    count = min(len(keys), MAX_KEYS)
+    count = len(keys)
     for space in current.spaces:
-        if count:
-            count = space.leading_pages(keys[:count], deadline.left(), cancel=cancel)
+        count = _leading_pages(space, keys[:count], deadline, cancel)
+    return count
+
+
+def _leading_pages(space: larder.Space, keys: Sequence[str], deadline: Deadline, cancel: Any) -> int:
+    count = 0
+    while count < len(keys):
+        some = keys[count : count + MAX_KEYS]
+        more = space.leading_pages(some, deadline.left(), cancel=cancel)
+        count += more
+        if more < len(some):
+            break
     return count
 
 
@@ -70,17 +103,20 @@ def boundaries(exists: larder.Exists, needs: list[larder.Need]) -> dict[str, int
     """For each pool how many pages it alone would let through; pools without any are left out, as in SGLang's own."""
     if len(needs) == 1:
         return {ANCHOR: exists.best} if exists.best else {}
-    anchor = _leading(exists.present_mask(ANCHOR))
+    anchor = _allowed(exists.present_mask(ANCHOR), needs[0])
     found = {}
     for need in needs:
-        mask = exists.present_mask(need.pool)
-        if need.hit_policy is _ALL:
-            boundary = min(_leading(mask), anchor)
-        else:
-            boundary = (_windows(mask, need.trailing_pages) & ((1 << anchor) - 1)).bit_length()
+        boundary = (_allowed(exists.present_mask(need.pool), need) & anchor).bit_length()
         if boundary:
             found[need.pool] = boundary
     return found
+
+
+def _allowed(mask: int, need: larder.Need) -> int:
+    """Bit p - 1 is set if the pages of `mask` are enough for a restore after p pages."""
+    if need.hit_policy is _ALL:
+        return (1 << _leading(mask)) - 1
+    return _windows(mask, need.trailing_pages)
 
 
 def _leading(mask: int) -> int:

@@ -25,6 +25,7 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 # Codes of a page that are no news: it is not there, or the store's policy declined it.
 _QUIET_CODES = frozenset({int(larder.Code.OK), int(larder.Code.NOT_FOUND), int(larder.Code.UNSUPPORTED)})
 _OK = int(larder.Code.OK)
+_SMALL_PAGE_TOKENS = 16
 _DETACH_SECONDS = 1.0  # that a detach waits for a store; then it is closed in the background
 
 T = TypeVar("T")
@@ -195,6 +196,7 @@ class LarderStorage(HiCacheStorage):
             self._lend_memory(name, pool)
             if name == ANCHOR:
                 self._tell_of_pieces(host_pool)
+                _tell_of_small_pages(pool.slots_per_page)
             logger.info(
                 "larder: pool %s: %s, %d bytes a page, %s", name, type(host_pool).__name__, pool.page_bytes,
                 pool.reach.value,
@@ -441,6 +443,15 @@ def _close_later(store: larder.Store) -> None:
             if error.code is not larder.Code.DEADLINE_EXCEEDED:
                 logger.warning("larder: close: %s", error.message)
                 return
+
+
+def _tell_of_small_pages(tokens: int) -> None:
+    if tokens < _SMALL_PAGE_TOKENS:
+        logger.warning(
+            "larder: a page has %d token(s): each is stored, found and checked for itself, which is slow; start SGLang "
+            "with --page-size 64, or what your attention backend takes",
+            tokens,
+        )
 
 
 def _last_prefix_key(extra_info: Any) -> Optional[str]:
