@@ -134,7 +134,11 @@ def test_the_fingerprint_follows_the_files(engine, model_folder):
         (Config(), {}, {"directory": "/d/larder"}),
         (Config(tp_size=2), {}, {"directory": "/d/larder", "share_directory": "/d/larder.share"}),
         (Config(pp_size=2), {"share_directory": "/s"}, {"directory": "/d/larder", "share_directory": "/s"}),
-        (Config(tp_size=2, tp_rank=1), {"rank_directories": True}, {"directory": "/d/larder/tp1_pp0_cp0_dp0"}),
+        (
+            Config(tp_size=2, tp_rank=1),
+            {"rank_directories": True, "max_size": "1T"},
+            {"directory": "/d/larder/tp1_pp0_cp0_dp0", "max_size": "1T"},
+        ),
     ],
 )
 def test_where_ranks_have_their_store(engine, config, extra, expected):
@@ -142,6 +146,34 @@ def test_where_ranks_have_their_store(engine, config, extra, expected):
 
     config.extra_config = {"directory": "/d/larder", "module_path": "m", "class_name": "c", "allocator": "shm", **extra}
     assert read_settings(config).store == expected
+
+
+@pytest.mark.parametrize(
+    "config, share",
+    [
+        (Config(), "80%"),
+        (Config(tp_size=2), "40%"),
+        (Config(tp_size=3, tp_rank=2), "26%"),
+        (Config(tp_size=4, pp_size=2, attn_cp_size=2), "5%"),
+        (Config(tp_size=100), "1%"),
+    ],
+)
+def test_ranks_with_stores_of_their_own_divide_the_disks(engine, config, share):
+    """Each has the whole disk to itself, as far as its store can see."""
+    from larder.sglang.settings import read_settings
+
+    config.extra_config = {"directory": "/d/larder", "rank_directories": True}
+    assert read_settings(config).store["max_size"] == share
+
+
+def test_replicas_with_stores_of_their_own_divide_the_disks_too(engine):
+    from larder.sglang.settings import read_settings
+
+    engine.parallel.dp_size, engine.parallel.dp_rank = 4, 1
+    config = Config(tp_size=2, extra_config={"directory": "/d/larder", "rank_directories": True})
+    assert read_settings(config).store["max_size"] == "10%"
+    config.extra_config["backend"] = "plugin"
+    assert "max_size" not in read_settings(config).store
 
 
 def test_data_parallel_ranks_share_too(engine):

@@ -16,7 +16,7 @@ Keys of the extra config, beside SGLang's own:
     metrics_host               "127.0.0.1"; where that page listens
     timeout_seconds            4.0; of a query and of a read
     put_timeout_seconds        5.0; of a write
-    rank_directories           false; true: each rank has a store of its own, in a folder below `directory`
+    rank_directories           false; true: each rank has a store of its own below `directory`, each of `max_size`
     hicache_storage_pass_prefix_keys  false; SGLang's, set it to true: heads of prompts then stay longer than tails
 
 All other keys are options of the store: larder.option_help("file"), larder.option_help(None). An unknown one is an

@@ -19,7 +19,12 @@ class Ranks:
     @property
     def is_one_of_several(self) -> bool:
         """Whether other processes of this server have a storage backend, too."""
-        return any(size > 1 for _, size in (self.tp, self.pp, self.cp, self.dp))
+        return self.count > 1
+
+    @property
+    def count(self) -> int:
+        """Of the processes of this server that have a storage backend."""
+        return self.tp[1] * self.pp[1] * self.cp[1] * self.dp[1]
 
     @property
     def number(self) -> int:

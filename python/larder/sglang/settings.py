@@ -39,6 +39,8 @@ _OWN_KEYS = frozenset(
     }
 )
 
+_SHARE_OF_DISKS = 80  # percent, of all stores of a server: the default of one store
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -71,6 +73,8 @@ def read_settings(config: Any) -> Settings:
         raise ValueError(f"larder: rank_directories is {rank_directories!r}; true or false")
     if rank_directories:
         store["directory"] = _rank_directories(config, ranks, directory)
+        if backend == "file":
+            store.setdefault("max_size", f"{max(1, _SHARE_OF_DISKS // ranks.count)}%")
     elif backend == "file" and directory and (config.tp_lcm_size or ranks.is_one_of_several):
         store.setdefault("share_directory", directory.split(":")[0].rstrip("/") + ".share")
     _refuse_unknown(backend, store)
