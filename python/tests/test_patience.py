@@ -25,10 +25,12 @@ def test_a_clear_that_failed_is_owed(fake_storage, monkeypatch):
         assert storage.batch_set_v1(chain(2, "new"), there) == [False, False]
         assert storage.batch_exists_v2(keys, [], None).restorable_prefix_pages == []
         assert storage.get(keys[0]) is None and storage.troubles() == {"clear": 6}
+        assert "\nlarder_sglang_clear_owed 1\n" in storage.store_metrics()
         assert len(storage._store.pages) == 2
     assert storage.batch_exists(keys) == 0 and storage._store.pages == {}
     assert storage.batch_set_v1(keys, there) == [True, True] and storage.batch_exists(keys) == 2
     assert storage.troubles() == {"clear": 6}
+    assert "\nlarder_sglang_clear_owed 0\n" in storage.store_metrics()
 
 
 class Clock:

@@ -523,6 +523,32 @@ def test_metrics_are_served_until_the_end(make_storage):
         urllib.request.urlopen(url + "/metrics", timeout=10)
 
 
+def test_the_metrics_have_the_troubles(make_storage):
+    storage = make_storage()
+    assert "larder_sglang_troubles_total{" not in storage.store_metrics()
+    storage.batch_exists(["no key"])
+    storage.batch_exists_v2(chain(1), [transfer("no pool")])
+    lines = storage.store_metrics().splitlines()
+    assert len(storage.troubles()) == 2
+    for kind, count in storage.troubles().items():
+        assert f'larder_sglang_troubles_total{{kind="{kind}"}} {count}' in lines
+    assert lines[-1] == "larder_sglang_clear_owed 0"
+
+
+def test_labels_of_metrics_are_quoted():
+    from larder.sglang.metrics_page import plugin_metrics
+
+    lines = plugin_metrics({'pool "a\\b\n"': 2, "get: corrupt": 1}, True).splitlines()
+    assert [line for line in lines if line[0] != "#"] == [
+        'larder_sglang_troubles_total{kind="get: corrupt"} 1',
+        r'larder_sglang_troubles_total{kind="pool \"a\\b\n\""} 2',
+        "larder_sglang_clear_owed 1",
+    ]
+    assert [line.split()[:3] for line in lines if line[0] == "#"] == [
+        ["#", word, f"larder_sglang_{name}"] for name in ("troubles_total", "clear_owed") for word in ("HELP", "TYPE")
+    ]
+
+
 @pytest.mark.parametrize("host", ["::1", "localhost"])
 def test_metrics_are_served_on_addresses_of_both_kinds(engine, host):
     import socket

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page with the store's metrics for Prometheus, served by the process of each rank."""
+"""A page with metrics for Prometheus, served by the process of each rank: the store's, and the plug-in's own."""
 
 import http.server
 import socket
 import threading
-from typing import Callable
+from typing import Callable, Mapping
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -48,3 +48,20 @@ class MetricsPage:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def plugin_metrics(troubles: Mapping[str, int], is_clear_owed: bool) -> str:
+    """What the store does not know, as Prometheus text. troubles: failures by kind."""
+    lines = [
+        "# HELP larder_sglang_troubles_total Failures, by the kind that the log names",
+        "# TYPE larder_sglang_troubles_total counter",
+        *(f'larder_sglang_troubles_total{{kind="{_escaped(kind)}"}} {troubles[kind]}' for kind in sorted(troubles)),
+        "# HELP larder_sglang_clear_owed Whether a clear failed and is tried again: until then everything is a miss",
+        "# TYPE larder_sglang_clear_owed gauge",
+        f"larder_sglang_clear_owed {int(is_clear_owed)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -11,7 +11,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferRes
 import larder
 from larder.sglang import heads, queries, tensors, transfers
 from larder.sglang.identity import Identity
-from larder.sglang.metrics_page import MetricsPage
+from larder.sglang.metrics_page import MetricsPage, plugin_metrics
 from larder.sglang.patience import LEAST_SECONDS, Deadline, Patience
 from larder.sglang.pools import ANCHOR, MappedPool, Reach, Unusable, is_split_but_stored_once, map_pool, memory_of
 from larder.sglang.settings import Settings, read_settings
@@ -151,11 +151,12 @@ class LarderStorage(HiCacheStorage):
             return {}
 
     def store_metrics(self) -> str:
-        """The same as Prometheus text."""
+        """The same as Prometheus text, with troubles() and whether a clear is owed."""
         try:
-            return self._store.metrics()
+            store = self._store.metrics()
         except larder.Error:
             return ""
+        return store + plugin_metrics(self._trouble.counts(), self._is_clear_owed)
 
     def close(self) -> None:
         """Ends the calls in flight, then closes the store. Closing again does nothing."""
