@@ -9,8 +9,8 @@
 // decoded or refused with kCorrupt or an error that it carries.
 #include "fuzz/fuzz_input.h"
 #include "metadata/embedded_metadata.h"
+#include "metadata/message_bytes.h"
 #include "metadata/metadata_wire.h"
-#include "metadata/wire_bytes.h"
 
 namespace larder::fuzz {
 namespace {
@@ -204,7 +204,7 @@ void check_calls(FuzzInput& input) {
 
 // Magic, version, operation and length as they should be.
 std::string with_head(std::uint8_t operation, std::string_view payload) {
-  WireWriter writer(kAskMagic, operation, 0);
+  MessageWriter writer(kAskMagic, operation, 0);
   writer.bytes(payload);
   return writer.finish();
 }

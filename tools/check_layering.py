@@ -5,7 +5,8 @@
 A file of src/X includes its own folder, base/ and folders left of X. src/ includes nothing of sim/, tests/, bench/,
 fakes/ and examples/ (src/cli may include bench/ and sim/). A fake library includes itself, base/ and the headers
 *_abi.h that say what it stands in for. src/controller names no storage backend. The core's headers stay free of JSON,
-HTTP and logging libraries. A test beside the code may use sim/, and otherwise obeys the rule of its folder.
+HTTP and logging libraries. A test beside the code may use sim/, and otherwise obeys the rule of its folder. Every
+header that any file includes is there, also where no ordinary build compiles that file (fuzz/, CUDA).
 """
 
 import re
@@ -18,6 +19,7 @@ BESIDE = ("sim", "fakes", "tests", "bench", "examples", "fuzz", "python", "tools
 CORE = ORDER[:ORDER.index("controller") + 1]
 BANNED_IN_CORE_HEADERS = re.compile(r"^(nlohmann|boost|spdlog|httplib|toml|yaml-cpp|simdjson|CLI|fmt)\b")
 BACKEND = re.compile(r"storage/(memory|file|hf3fs|plugin|mooncake|nixl|object|redis|s3)\b")
+GENERATED = ("fuzz_targets.inc",)
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 
 
@@ -68,8 +70,23 @@ def fake_problems(path):
     return problems
 
 
+def missing_headers(path):
+    """Includes in quotes of no file: beside it, at the top, in src/, include/, or that of a storage plugin."""
+    problems = []
+    for number, line in enumerate(source_tree.text_of(path).splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match or match.group(1) != '"' or match.group(2) in GENERATED:
+            continue
+        places = (path.parent, "", "src", "include", "src/storage/plugin")
+        if not any((source_tree.ROOT / place / match.group(2)).is_file() for place in places):
+            problems.append((path, number, f"there is no {match.group(2)}"))
+    return problems
+
+
 def main():
     problems = []
+    for path in source_tree.files(source_tree.CPP_SUFFIXES + (".c",)):
+        problems += missing_headers(path)
     for path in source_tree.files(source_tree.CPP_SUFFIXES, ("fakes",)):
         problems += fake_problems(path)
     for path in source_tree.files(source_tree.CPP_SUFFIXES, ("src",)):
