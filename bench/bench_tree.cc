@@ -160,7 +160,7 @@ class TreeBench {
     const std::vector<Tokens> sequences = make_sequences(options_.sequences, page_size_, options_.seed);
     CountingSink sink;
     RadixTree tree(config_, sink);
-    const NamespaceId space = tree.spaces().open(std::nullopt);
+    const NamespaceId space = tree.spaces().open(std::nullopt, {}, PathHash());
     Samples extensions, matches, locks, unlocks;
     double new_pages = 0;
     for (const Tokens& tokens : sequences) {
@@ -222,7 +222,7 @@ class TreeBench {
     Rng rng(options_.seed + 2);
     CountingSink sink;
     RadixTree tree(config_, sink);
-    const NamespaceId space = tree.spaces().open(std::nullopt);
+    const NamespaceId space = tree.spaces().open(std::nullopt, {}, PathHash());
     std::vector<Tokens> prompts(10'000, Tokens(64)), others = prompts;
     for (auto* list : {&prompts, &others}) {
       for (Tokens& tokens : *list) {
@@ -248,7 +248,7 @@ class TreeBench {
     Rng rng(options_.seed + 3);
     CountingSink sink;
     RadixTree tree(config_, sink);
-    const NamespaceId space = tree.spaces().open(std::nullopt);
+    const NamespaceId space = tree.spaces().open(std::nullopt, {}, PathHash());
     Tokens cached(kLongTokens);
     for (TokenId& token : cached) token = static_cast<TokenId>(rng.below(50'000));
     std::vector<LockHandle> locks;  // one ends at each node, so that they are not joined

@@ -469,7 +469,7 @@ void CacheEngine::cancel(const EventArguments& a) {
   if (!runs_later) run_late_steps();
   cancel(gone[0], runs_later);
   for (std::size_t i = 1; i < gone.size(); ++i) {
-    if (a[2] % 2 == 0) {
+    if (a[2] % 2 == 0 || runs_later) {  // an engine runs its steps in their order
       cancel(gone[i], runs_later);
     } else {
       scribble(gone[i]);

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "base/mix.h"
 #include "pool/memory.h"
 #include "sim/world/sim_page_store.h"
 #include "storage/file/file_backend.h"
@@ -156,6 +157,14 @@ CacheConfig SimRank::config() const {
   config.poll_budget = world_.seed / 32 % 2 == 0 ? 4096 : 16;
   config.max_operations = static_cast<std::uint32_t>(world_.operations);
   config.storage_durable = world_.seed / 128 % 2 == 1;
+  if (world_.odd == 1) {
+    const std::uint64_t bits = mix64(world_.seed);
+    config.selective_hits = static_cast<std::uint32_t>(1 + bits % 3);
+    config.load_back_threshold = static_cast<std::uint32_t>(bits / 4 % 4) * page;
+    config.checkpoint_grid = static_cast<std::uint32_t>(bits / 16 % 4) * 2 * page;
+    config.max_open_steps = static_cast<std::uint32_t>(world_.ahead + 2 + bits / 64 % 4);
+    config.prefetch_capacity = std::array{0.05, 0.25, 0.5, 1.0}[bits / 256 % 4];
+  }
   if (world_.door != "cache") return config;
   config.max_namespaces = static_cast<std::uint32_t>(world_.namespaces);
   config.max_requests = static_cast<std::uint32_t>(world_.requests);

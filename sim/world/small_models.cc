@@ -12,17 +12,18 @@ struct Small {
   std::string_view name;
   bool has_window, has_state, has_draft;
 };
-constexpr std::uint32_t kSmallPage = 16;  // tokens
+constexpr std::uint32_t kSmallPage = 16;      // tokens
+constexpr std::string_view kOneToken = ".1";  // behind the name of a small model: pages of one token
 
 constexpr Small kSmall[] = {
     {"full", false, false, false},         {"full_swa", true, false, false},     {"full_mamba", false, true, false},
     {"full_swa_mamba", true, true, false}, {"full_sidecar", false, false, true},
 };
 
-Result<ModelSpec> make_small(const Small& small) {
+Result<ModelSpec> make_small(const Small& small, std::uint32_t page_size) {
   ModelSpec m;
   m.id = "small-" + std::string(small.name);
-  m.page_size = 4;
+  m.page_size = page_size;
   m.vocab_size = 64;
   m.dims.hidden = 8;
   m.dims.ffn = 8;
@@ -64,8 +65,10 @@ std::vector<std::string> tiny_model_names() {
 }
 
 Result<ModelSpec> simulated_model(std::string_view name) {
+  const bool is_one_token = name.ends_with(kOneToken);
+  const std::string_view own = name.substr(0, name.size() - (is_one_token ? kOneToken.size() : 0));
   for (const Small& small : kSmall) {
-    if (small.name == name) return make_small(small);
+    if (small.name == own) return make_small(small, is_one_token ? 1 : 4);
   }
   Result<ModelSpec> preset = preset_model(name);
   if (!preset.is_ok()) return preset;

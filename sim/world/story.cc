@@ -107,6 +107,7 @@ constexpr Setting kSettings[] = {
     {"service-us", nullptr, &WorldSpec::service_us},
     {"ahead", nullptr, &WorldSpec::ahead},
     {"headroom", nullptr, &WorldSpec::headroom},
+    {"odd", nullptr, &WorldSpec::odd},
     {"trouble", nullptr, &WorldSpec::trouble},
 };
 
@@ -207,7 +208,7 @@ Status check_world(const WorldSpec& world) {
     return invalid_argument("world: headroom: 1 to " + std::to_string(kMostHeadroom));
   }
   if (world.namespaces == 0 || world.requests == 0) return invalid_argument("world: namespaces, requests: 1 or more");
-  if (world.journal > 1) return invalid_argument("world: journal: 0 or 1");
+  if (world.journal > 1 || world.odd > 1) return invalid_argument("world: journal, odd: 0 or 1");
   if (world.service_us > kMostServiceUs) {
     return invalid_argument("world: service-us: at most " + std::to_string(kMostServiceUs));
   }
@@ -220,6 +221,18 @@ namespace {
 std::string draw_model(Rng& rng) {
   const std::vector<std::string> small = small_model_names(), tiny = tiny_model_names();
   return rng.below(3) > 0 ? small[rng.below(small.size())] : tiny[rng.below(tiny.size())];
+}
+
+// Little of everything that states need, many steps ahead, pages of one token.
+void make_odd(Rng& rng, WorldSpec& world) {
+  world.odd = 1;
+  world.device_states = 3 + rng.below(15);
+  world.host_pages = 10 + rng.below(rng.below(2) == 0 ? 20 : 100);
+  world.ahead = 1 + rng.below(6);
+  if (rng.below(2) == 0) world.eviction = "value";
+  if (rng.below(2) == 0) world.write = "write_through_selective";
+  const std::vector<std::string> small = small_model_names();
+  if (rng.below(2) == 0) world.model = small[rng.below(small.size())] + (rng.below(2) == 0 ? ".1" : "");
 }
 
 }  // namespace
@@ -266,6 +279,7 @@ WorldSpec draw_world(std::uint64_t seed) {
   if (rng.below(4) == 0) world.namespaces = 2 + rng.below(4);
   if (rng.below(8) == 0) world.requests = 3 + rng.below(4);
   if (rng.below(12) == 0) world.without = std::array<std::string, 3>{"host_states", "host_full", "cache"}[rng.below(3)];
+  if (rng.below(4) == 0) make_odd(rng, world);
   return world;
 }
 

@@ -96,6 +96,7 @@ struct WorldSpec {
   std::uint64_t service_us = 0;                 // a message to or from a remote service takes at most
   std::uint64_t ahead = 0;                      // steps that the engine has open beyond the oldest, drafts in them
   std::uint64_t headroom = 256;                 // tokens that a start reserves for output
+  std::uint64_t odd = 0;                        // 1: settings of the cache that few would choose, drawn from the seed
   std::uint64_t trouble = 100;  // percent of what goes wrong, and of what operators do; for draw_event()
 };
 

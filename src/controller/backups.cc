@@ -55,10 +55,10 @@ ComponentCounts Backups::missing_on_host(const NodeView& view) const {
 // appended for another one as well are found complete the second time.
 void Backups::append_path(NodeId node, const Admission& admission, std::uint64_t from, std::vector<NodeId>& out) const {
   std::vector<NodeId> path;
-  // Pages of a model with recurrent state that end in no checkpoint serve nobody on the host: where not all are
-  // admitted, they come when one does.
+  // Pages of a model with recurrent state that end in no checkpoint serve nobody on the host: write_through_selective
+  // leaves them until one does.
   const bool has_states = keeps(ComponentKind::kMamba) && host_->model().has(ComponentKind::kMamba);
-  bool may_serve = &admission == all_.get() || !has_states;
+  bool may_serve = &admission != by_hits_.get() || !has_states;
   for (NodeId at = node;;) {
     const NodeView view = tree_.view(at);
     if (view.end == 0) break;

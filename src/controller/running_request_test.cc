@@ -22,7 +22,7 @@ class Bench : public SlotSink, public StepRoom {
         tree(tree_config_for(model, EvictionPolicy::kLru, false), *this),
         parts{model, config, *device, tree, counters, *this, in_limbo, 2} {
     config.max_open_steps = 3;
-    text.space = tree.spaces().open({});
+    text.space = tree.spaces().open({}, {}, PathHash());
   }
 
   // Slots for the prompt alone; nothing is cached.

@@ -38,7 +38,8 @@ Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::str
   NamespaceScope scope = scope_;
   scope.adapter = adapter;
   scope.salt = salt;
-  const NamespaceId id = tree_.spaces().open(namespace_digest(model_, scope), tenants_.enter(salt));
+  const NamespaceId id =
+      tree_.spaces().open(namespace_digest(model_, scope), tenants_.enter(salt), PathHash::of_space(adapter, salt));
   table_.add(name, id, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
   return id;
 }

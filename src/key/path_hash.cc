@@ -5,12 +5,12 @@
 #include <cstddef>
 
 #include "base/mix.h"
+#include "key/sha256.h"
 
 namespace larder {
 
 namespace {
 
-constexpr std::uint64_t kUnseeded = 0x243f6a8885a308d3;
 constexpr std::uint64_t kBase = 0x1fb7e151628aed2d;  // odd, so that it has an inverse; 5 modulo 8: of the largest order
 
 constexpr std::uint64_t power(std::uint64_t base, std::uint64_t exponent) {
@@ -57,8 +57,11 @@ std::uint64_t grow(std::uint64_t value, std::span<const TokenId> tokens) {
 
 }  // namespace
 
-PathHash PathHash::of_namespace(const std::optional<PageKey>& seed) {
-  return PathHash(seed ? seed->prefix64() : kUnseeded);
+PathHash PathHash::of_space(std::string_view adapter, std::string_view salt) {
+  const std::uint64_t length = adapter.size();  // where the one ends and the other begins
+  Sha256 hash;
+  hash.update(&length, sizeof length).update(adapter.data(), adapter.size()).update(salt.data(), salt.size());
+  return PathHash(hash.finish().prefix64());
 }
 
 void PathHash::append(std::span<const TokenId> tokens) { value_ = grow(value_, tokens); }

@@ -9,23 +9,24 @@
 //
 // Two paths with one hash are easily made. So it names paths where a wrong answer costs no more than a wrong
 // explanation (why a request missed) or a victim that another would have been, and never decides which bytes are used:
-// PageKey does. Equal tokens have equal hashes in every process. Cost: O(tokens), about a third of a nanosecond each.
+// PageKey does. Equal tokens have equal hashes in every process, whatever its rank. Cost: O(tokens), about a third of a
+// nanosecond each.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
+#include <string_view>
 
 #include "base/strong.h"
-#include "key/page_key.h"
 
 namespace larder {
 
 class PathHash {
  public:
   constexpr PathHash() = default;
-  // Of the empty path of a namespace; nullopt: the one without adapter and salt.
-  [[nodiscard]] static PathHash of_namespace(const std::optional<PageKey>& seed);
+  // Of the empty path of what an adapter and a salt name. The seed of a namespace's keys would not do: ranks have
+  // different ones, and must decide alike (tables of hashes choose their victims by them).
+  [[nodiscard]] static PathHash of_space(std::string_view adapter, std::string_view salt);
 
   void append(std::span<const TokenId> tokens);
   // Precondition: they are its last ones.

@@ -19,7 +19,7 @@ std::vector<TokenId> random_tokens(Rng& rng, std::size_t count, std::uint32_t vo
 }
 
 PathHash hash_of(std::span<const TokenId> tokens) {
-  PathHash hash = PathHash::of_namespace(std::nullopt);
+  PathHash hash;
   hash.append(tokens);
   return hash;
 }
@@ -30,11 +30,11 @@ TEST(PathHash, IsTheSameInWhateverPiecesThePathCame) {
     std::vector<TokenId> tokens = random_tokens(rng, rng.below(300), 0xffffffffu);
     if (round % 4 == 0) std::fill(tokens.begin(), tokens.end(), 0xffffffffu);  // the largest products
     const std::size_t cut = rng.below(tokens.size() + 1);
-    PathHash pieces = PathHash::of_namespace(std::nullopt);
+    PathHash pieces;
     pieces.append(std::span(tokens).first(cut));
     pieces.append(std::span(tokens).subspan(cut));
     ASSERT_EQ(pieces, hash_of(tokens)) << "round " << round << ", cut at " << cut << " of " << tokens.size();
-    PathHash one_by_one = PathHash::of_namespace(std::nullopt);
+    PathHash one_by_one;
     for (const TokenId& token : tokens) one_by_one.append({&token, 1});
     ASSERT_EQ(one_by_one, hash_of(tokens)) << "round " << round << ", of " << tokens.size();
   }
@@ -81,20 +81,21 @@ TEST(PathHash, TellsOrdersOfEqualPagesApart) {
   constexpr std::size_t kRounds = 5000;
   for (std::size_t round = 0; round < kRounds; ++round) {
     for (std::size_t i = kPages - 1; i > 0; --i) std::swap(pages[i], pages[rng.below(i + 1)]);
-    PathHash hash = PathHash::of_namespace(std::nullopt);
+    PathHash hash;
     for (const auto& page : pages) hash.append(page);
     seen.insert(hash.spread());
   }
   EXPECT_EQ(seen.size(), kRounds);  // two of 16! orders would be one by chance once in a million runs
 }
 
-TEST(PathHash, NamespacesHavePathsOfTheirOwn) {
-  PageKey seed{}, other{};
-  seed.bytes[0] = 1;
-  other.bytes[0] = 2;
-  EXPECT_NE(PathHash::of_namespace(seed), PathHash::of_namespace(other));
-  EXPECT_NE(PathHash::of_namespace(seed), PathHash::of_namespace(std::nullopt));
-  EXPECT_EQ(PathHash::of_namespace(seed), PathHash::of_namespace(seed));
+TEST(PathHash, AdaptersAndSaltsHavePathsOfTheirOwn) {
+  const PathHash plain = PathHash::of_space("", ""), ab = PathHash::of_space("a", "b");
+  EXPECT_EQ(PathHash::of_space("a", "b"), ab);
+  for (const PathHash& other :
+       {PathHash::of_space("b", "a"), PathHash::of_space("ab", ""), PathHash::of_space("", "ab"), plain, PathHash()}) {
+    EXPECT_NE(other, ab);
+  }
+  EXPECT_NE(plain, PathHash::of_space("", "a"));
 }
 
 }  // namespace

@@ -16,14 +16,16 @@ class Admission {
  public:
   virtual ~Admission() = default;
   // facts: of full on the device, of the node that is about to be copied with all that it has. Asked again whenever a
-  // request hands in what it computed beneath, until the answer is yes.
+  // request hands in what it computed beneath, until the answer is yes; what is above a node comes along with it, and
+  // is not asked about.
   [[nodiscard]] virtual bool may_enter(const Facts& facts) const = 0;
 };
 using AdmissionPtr = std::shared_ptr<const Admission>;
 
 [[nodiscard]] AdmissionPtr admit_all();  // write_through
-// write_through_selective: used so often since. Where restore points are weighed, what ends in one has been resumed at
-// so often: each turn of a conversation uses all of the path, and resumes at the end of the last turn.
+// write_through_selective: used so often since. Where restore points are weighed (policy `value`, a model with
+// recurrent state and without windows), what ends in one has been resumed at so often: each turn of a conversation uses
+// all of the path, and resumes at the end of the last turn.
 [[nodiscard]] AdmissionPtr admit_from_hits(std::uint32_t hits);
 
 }  // namespace larder

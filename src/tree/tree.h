@@ -247,10 +247,10 @@ class RadixTree {
   void note_prompt(NamespaceId space, std::span<const TokenId> tokens);
   // What is remembered of checkpoints at these pages (ascending, behind `at`), which are to be taken: their uses before
   // they were evicted, and their paths. `rest` are the tokens after `at`; the request that has them would have resumed
-  // at the last one that is remembered, or on a page behind it where an earlier request has ended, which count as uses.
-  // Kinds are left as they are. Nothing is done if the order does not weigh. O(tokens up to the last page), and a look
-  // into a table for each page. Returns whether an earlier request ended where this one resumes or would have resumed:
-  // it is a later turn.
+  // at the last one that is remembered, or on a page behind it where an earlier request has ended. That teaches what
+  // its kind is worth, and is a use of those that are taken again. Kinds are left as they are. Nothing is done if the
+  // order does not weigh. O(tokens up to the last page), and a look into a table for each page. Returns whether an
+  // earlier request ended where this one resumes or would have resumed: it is a later turn.
   bool recall(const TreePosition& at, std::span<const TokenId> rest, std::span<const std::uint64_t> pages,
               std::span<CheckpointOrigin* const> origins);
   // Splits so that a node stands exactly at the position; returns it (the root for 0 pages). A position taken before

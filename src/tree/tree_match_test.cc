@@ -152,10 +152,10 @@ TEST(TreeNamespaces, DoNotShare) {
   Fixture f(config_of(2));
   PageKey seed;
   seed.bytes[0] = 7;
-  const NamespaceId other = f.tree.spaces().open(seed);
+  const NamespaceId other = f.tree.spaces().open(seed, {}, PathHash());
   EXPECT_NE(other, f.space);
-  EXPECT_EQ(f.tree.spaces().open(seed), other);
-  EXPECT_EQ(f.tree.spaces().open(std::nullopt), f.space);
+  EXPECT_EQ(f.tree.spaces().open(seed, {}, PathHash()), other);
+  EXPECT_EQ(f.tree.spaces().open(std::nullopt, {}, PathHash()), f.space);
   const Tokens tokens = iota_tokens(8);
   const InsertResult r = f.insert(tokens);
   EXPECT_EQ(f.tree.match(other, tokens).walked.pages, 0u);

@@ -15,8 +15,8 @@ PageKey seed_of(std::uint8_t n) {
 
 TEST(TreeNamespace, ClosedOneIsForgottenAndItsNumberUsedAgain) {
   Fixture f(config_of(2));
-  const NamespaceId a = f.tree.spaces().open(seed_of(1));
-  const NamespaceId b = f.tree.spaces().open(seed_of(2));
+  const NamespaceId a = f.tree.spaces().open(seed_of(1), {}, PathHash());
+  const NamespaceId b = f.tree.spaces().open(seed_of(2), {}, PathHash());
   f.space = a;
   const Tokens tokens = iota_tokens(8);
   (void)f.insert(tokens);
@@ -27,12 +27,12 @@ TEST(TreeNamespace, ClosedOneIsForgottenAndItsNumberUsedAgain) {
   EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");
   EXPECT_EQ(f.tree.node_count(), 1u);
 
-  const NamespaceId c = f.tree.spaces().open(seed_of(3));
+  const NamespaceId c = f.tree.spaces().open(seed_of(3), {}, PathHash());
   EXPECT_EQ(c, b);
   EXPECT_EQ(f.tree.match(c, tokens).walked.pages, 0u);
   EXPECT_EQ(f.tree.keys().last(f.tree.spaces().root(c)), seed_of(3));
-  EXPECT_NE(f.tree.spaces().open(seed_of(2)), c) << "the seed of the closed one names a new one";
-  EXPECT_EQ(f.tree.spaces().open(seed_of(1)), a);
+  EXPECT_NE(f.tree.spaces().open(seed_of(2), {}, PathHash()), c) << "the seed of the closed one names a new one";
+  EXPECT_EQ(f.tree.spaces().open(seed_of(1), {}, PathHash()), a);
   EXPECT_EQ(f.tree.match(a, tokens).walked.pages, 4u);
   EXPECT_EQ(f.tree.flush(), 0u);
   EXPECT_TRUE(f.tree.spaces().close(a).is_ok());
@@ -42,7 +42,7 @@ TEST(TreeNamespace, ClosedOneIsForgottenAndItsNumberUsedAgain) {
 
 TEST(TreeNamespace, FlushDoesNotCountClosedOnes) {
   Fixture f(config_of(2));
-  ASSERT_TRUE(f.tree.spaces().close(f.tree.spaces().open(seed_of(1))).is_ok());
+  ASSERT_TRUE(f.tree.spaces().close(f.tree.spaces().open(seed_of(1), {}, PathHash())).is_ok());
   EXPECT_EQ(f.tree.flush(), 0u);
   const NodeId node = f.insert(iota_tokens(8)).node;
   LockHandle lock = f.lock(node);
@@ -54,7 +54,7 @@ TEST(TreeNamespace, FlushDoesNotCountClosedOnes) {
 
 TEST(TreeNamespace, FlushOfOneLeavesTheOthers) {
   Fixture f(config_of(2, 4, true));
-  const NamespaceId a = f.space, b = f.tree.spaces().open(seed_of(2));
+  const NamespaceId a = f.space, b = f.tree.spaces().open(seed_of(2), {}, PathHash());
   (void)f.insert(iota_tokens(8), {.checkpoints = {4}});
   (void)f.insert(iota_tokens(4) + iota_tokens(4, 90));
   f.space = b;
@@ -90,7 +90,7 @@ TEST(TreeNamespace, UnseededOneComesBackEmpty) {
   (void)f.tree.flush();
   EXPECT_TRUE(f.tree.spaces().close(first).is_ok());
   EXPECT_EQ(f.tree.spaces().close(NamespaceId(77)).code(), StatusCode::kNotFound);
-  f.space = f.tree.spaces().open({});
+  f.space = f.tree.spaces().open({}, {}, PathHash());
   EXPECT_EQ(f.tree.keys().last(f.tree.spaces().root(f.space)), std::nullopt);
   (void)f.insert(iota_tokens(4));
   EXPECT_EQ(f.tree.check_invariants().to_string(), "ok");

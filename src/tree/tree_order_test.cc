@@ -66,7 +66,7 @@ TEST(TreeOrder, AnEmbeddersOrderDecidesInEachTierForEachComponent) {
   const NodeId deep = f.insert(iota_tokens(4), {.checkpoints = {4}}).node;
   PageKey seed;
   seed.bytes[0] = 1;
-  f.space = f.tree.spaces().open(seed);
+  f.space = f.tree.spaces().open(seed, {}, PathHash());
   ASSERT_EQ(f.space, NamespaceId(1));
   const NodeId guest = f.insert(iota_tokens(6), {.checkpoints = {6}}).node;
   for (const NodeId node : {own, deep, guest}) f.back_up(node);

@@ -14,7 +14,7 @@ namespace larder::tree_test {
 namespace {
 
 PathHash hash_of(std::span<const TokenId> tokens) {
-  PathHash hash = PathHash::of_namespace(std::nullopt);
+  PathHash hash;
   hash.append(tokens);
   return hash;
 }

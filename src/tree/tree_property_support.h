@@ -63,9 +63,9 @@ class PropertyRun {
     model_.window = (config.tree.window_tokens + page_size - 1) / page_size;
     model_.mamba = config.tree.has_mamba;
     model_.gaps = config.tree.allow_host_gaps || config.tree.is_exclusive;
-    spaces_[0] = tree_->spaces().open(std::nullopt, tenants_.open(*tree_, 0));
+    spaces_[0] = tree_->spaces().open(std::nullopt, tenants_.open(*tree_, 0), PathHash());
     const PageKey seed = *seed_of("B");
-    spaces_[1] = tree_->spaces().open(seed, tenants_.open(*tree_, 1));
+    spaces_[1] = tree_->spaces().open(seed, tenants_.open(*tree_, 1), PathHash::of_space({}, "other"));
     witness_.emplace(config.tree.page_size, seed);
     if (config.watches_pages) tree_->observers().set_pages(&*witness_);
   }

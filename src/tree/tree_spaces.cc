@@ -7,7 +7,7 @@ namespace larder {
 
 using namespace tree;  // NOLINT: internal names of this folder
 
-NamespaceId TreeSpaces::open(const std::optional<PageKey>& seed, TenantId tenant) {
+NamespaceId TreeSpaces::open(const std::optional<PageKey>& seed, TenantId tenant, PathHash path) {
   TreeState& tree = rooms_.state;
   const auto next =
       tree.closed_spaces.empty() ? static_cast<std::uint32_t>(tree.spaces.size()) : tree.closed_spaces.back();
@@ -25,7 +25,7 @@ NamespaceId TreeSpaces::open(const std::optional<PageKey>& seed, TenantId tenant
     tree.closed_spaces.pop_back();
   }
   tree.spaces[next] = {seed, rooms_.structure.make_root(next), 0, tenant};
-  tree.node(tree.spaces[next].root).path_hash = PathHash::of_namespace(seed);
+  tree.node(tree.spaces[next].root).path_hash = path;
   return NamespaceId(next);
 }
 

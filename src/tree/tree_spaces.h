@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/strong.h"
 #include "key/page_key.h"
+#include "key/path_hash.h"
 #include "tree/tenant_book.h"
 
 namespace larder {
@@ -27,8 +28,9 @@ class TreeSpaces {
   TreeSpaces& operator=(const TreeSpaces&) = delete;
 
   // Interns a namespace; `seed` starts its key chain (nullopt: the reference's unseeded chain). Same seed, same id.
-  // tenant: whose a new one is; one that is known stays whose it was.
-  [[nodiscard]] NamespaceId open(const std::optional<PageKey>& seed, TenantId tenant = {});
+  // tenant: whose a new one is; one that is known stays whose it was. path: where the hashes of its paths begin, of the
+  // same value on all ranks (while their seeds differ).
+  [[nodiscard]] NamespaceId open(const std::optional<PageKey>& seed, TenantId tenant, PathHash path);
   // Forgets a namespace without nodes; its id may name another one later. The caller holds no LockHandle, position or
   // NodeId of it any more, not even of its root. kNotFound: no such namespace; kConflict: it has nodes.
   [[nodiscard]] Status close(NamespaceId space);

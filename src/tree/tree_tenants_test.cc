@@ -20,7 +20,7 @@ class Two : public Fixture {
     tenant = tree.tenants().open(bounds);
     PageKey seed;
     seed.bytes[0] = 1;
-    own = tree.spaces().open(seed, tenant);
+    own = tree.spaces().open(seed, tenant, PathHash());
   }
   NodeId add(NamespaceId whose, TokenId first, std::size_t pages, bool has_state = false) {
     space = whose;
@@ -177,7 +177,7 @@ TEST(TreeTenants, ATenantThatIsGoneLeavesNoQueues) {
   EXPECT_EQ(f.tree.tenants().open(bounds_of(kDevFull, 0, 1)), f.tenant);
   PageKey seed;
   seed.bytes[0] = 2;
-  f.own = f.tree.spaces().open(seed, f.tenant);
+  f.own = f.tree.spaces().open(seed, f.tenant, PathHash());
   f.add(f.everybody, 100, 2);
   f.add(f.own, 400, 3);
   EXPECT_EQ(f.evict(1).freed, 1u);

@@ -138,7 +138,9 @@ inline Result<InsertResult> insert_pages(RadixTree& tree, std::uint32_t page_siz
 // A tree with a ledger and one namespace. Destructor: no slot was freed that was not out.
 class Fixture {
  public:
-  explicit Fixture(const TreeConfig& given) : config(given), tree(given, ledger) { space = tree.spaces().open({}); }
+  explicit Fixture(const TreeConfig& given) : config(given), tree(given, ledger) {
+    space = tree.spaces().open({}, {}, PathHash());
+  }
   ~Fixture() { EXPECT_EQ(ledger.wrong_frees(), 0u); }
 
   struct InsertOptions {

@@ -148,7 +148,7 @@ class World {
     o.config.chunked_prefill_tokens = 16;
     o.config.decode_headroom_tokens = static_cast<std::uint32_t>(1 + rng.below(12));
     o.config.checkpoint_grid = static_cast<std::uint32_t>(rng.below(2) * 16);
-    o.config.eviction_policy = static_cast<EvictionPolicy>(rng.below(7));
+    o.config.eviction_policy = static_cast<EvictionPolicy>(rng.below(kEvictionPolicyCount));
     o.config.max_operations = static_cast<std::uint32_t>(8 + rng.below(64));
     if (c.seed % 3 == 0) o.config.poll_budget = static_cast<std::uint32_t>(8 + c.seed % 57);
     if (c.seed % 2 == 0) o.config.tenant_limits = limits_for(c.seed);

@@ -24,7 +24,7 @@ class HostRoomTest : public ::testing::Test {
         metrics_(nullptr) {
     sink_.host = host_.get();
     const NamespaceScope scope;
-    space_ = tree_.spaces().open(namespace_digest(model_, scope));
+    space_ = tree_.spaces().open(namespace_digest(model_, scope), {}, PathHash());
     spaces_.add({"", ""}, space_, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
   }
   ~HostRoomTest() override {

@@ -126,7 +126,7 @@ class SlowStorage {
     config_.prefetch_batch_bytes = 8 * kKiB;
     config_.prefetch_capacity = 1;
     const NamespaceScope scope;
-    space_ = tree_.spaces().open(namespace_digest(model_, scope));
+    space_ = tree_.spaces().open(namespace_digest(model_, scope), {}, PathHash());
     spaces_.add({"", ""}, space_, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
     auto slow = std::make_unique<SlowBackend>(clock_, bytes_per_second, state_every);
     backend_ = slow.get();

@@ -18,7 +18,7 @@ class QueuedRequestsTest : public ::testing::Test {
   QueuedRequestsTest() {
     sink_.host = host_.get();
     config_.prefetch_wait_limit = seconds(100);
-    space_ = tree_.spaces().open(namespace_digest(model_, {}));
+    space_ = tree_.spaces().open(namespace_digest(model_, {}), {}, PathHash());
   }
   QueuedRequest& enter(std::uint64_t id) { return queue_.enter(RequestId(id), space_, tokens_, clock_.now()); }
   // Time passes. Whose wait for its turn is over; 0: nobody's.

@@ -29,7 +29,7 @@ class StoreBacklogTest : public ::testing::Test {
     sink_.host = host_.get();
     config_.backup_retries = 1;
     const NamespaceScope scope;
-    space_ = tree_.spaces().open(namespace_digest(model_, scope));
+    space_ = tree_.spaces().open(namespace_digest(model_, scope), {}, PathHash());
     spaces_.add({"", ""}, space_, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
   }
   ~StoreBacklogTest() override {

@@ -79,9 +79,9 @@ TreePair::TreePair(const PairConfig& config, const Rules& rules, DifferenceCount
       rules_(rules),
       counts_(counts),
       reference_(shape_of(config.tree), rules, counts) {
-  spaces_[0] = tree_.spaces().open(std::nullopt);
+  spaces_[0] = tree_.spaces().open(std::nullopt, {}, PathHash());
   seed_.bytes[3] = 1;
-  spaces_[1] = tree_.spaces().open(seed_);
+  spaces_[1] = tree_.spaces().open(seed_, {}, PathHash::of_space({}, "other"));
 }
 
 std::string TreePair::step(const PairStep& step) {
