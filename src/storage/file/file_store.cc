@@ -26,6 +26,14 @@ Status FileStore::close(std::chrono::nanoseconds limit) {
   return Status::ok();
 }
 
+// Without it the next opening would find no store.
+void FileStore::keep_format(FileSystem& files, const Volume& volume) {
+  const Status format = files.stat(join_path(volume.directory, kFormatName)).status();
+  if (format.code() != StatusCode::kNotFound) return;
+  if (!find_volume(files, volume.directory, volume.format, volume.device_id).lacks_format) return;
+  (void)write_format(files, volume.directory, volume.format);
+}
+
 // Nothing is in flight any more: seals what is open and lets the directories go.
 void FileStore::finish() {
   {
@@ -36,7 +44,10 @@ void FileStore::finish() {
   damage_.finish();
   std::vector<FilePtr> closed;
   std::vector<std::unique_ptr<FileLock>> locks;
-  for (Volume& volume : state_.volumes) volume.io.reset();  // joins its thread
+  for (Volume& volume : state_.volumes) {
+    volume.io.reset();  // joins its thread
+    keep_format(state_.files, volume);
+  }
   LockGuard guard(state_.mutex);
   for (auto& [id, segment] : state_.segments) {
     if (segment.file) closed.push_back(state_.segments.close(segment));

@@ -33,8 +33,9 @@ Result<std::vector<std::string>> list_own_files(FileSystem& files, const std::st
   if (!names.is_ok()) return with_advice(names.status(), "check the option 'directory' and its permissions");
   for (const std::string& name : *names) {
     if (is_store_name(name)) continue;
-    return invalid_argument("file store: directory " + directory + " holds '" + name +
-                            "', which is no file of a Larder store; name an empty or new directory");
+    return invalid_argument(
+        "file store: directory " + directory + " holds '" + name +
+        "', which is no file of a Larder store; name an empty or new directory, or move that file away");
   }
   return names;
 }

@@ -49,6 +49,11 @@ class FileStoreTest : public testing::Test {
     const Status submitted = backend.submit_write(std::move(request), [&](WriteResult r) { status = r.groups.at(0); });
     return submitted.is_ok() ? status : submitted;
   }
+  static Status clear(StorageBackend& backend, std::shared_ptr<const StoreScope> scope) {
+    Status status = internal_error("not done");
+    EXPECT_TRUE(backend.submit_clear(std::move(scope), [&](Status s) { status = std::move(s); }).is_ok());
+    return status;
+  }
   bool has(StorageBackend& backend, std::uint64_t i) {
     bool present = false;
     EXPECT_TRUE(backend
@@ -312,6 +317,64 @@ TEST_F(FileStoreTest, ADeletedDirectoryIsMadeAgain) {
   EXPECT_TRUE(files_.stat("/d/FORMAT").is_ok());
   backend.reset();
   EXPECT_TRUE(get(*must_open(), 13, 50'000).is_ok());
+}
+
+// As a cleaner of old files does it. Its segments count, what was cleared stays cleared, and the next opening finds it.
+TEST_F(FileStoreTest, FilesThatSomebodyDeletesBesideTheSegmentsAreWrittenAgain) {
+  for (const std::vector<std::string>& names :
+       {std::vector<std::string>{"FORMAT"}, {"CLEARED"}, {"LOCK"}, {"FORMAT", "CLEARED", "LOCK"}}) {
+    SCOPED_TRACE(names.front() + " and " + std::to_string(names.size() - 1) + " more");
+    auto backend = must_open({{"segment_size", "64Ki"}});
+    ASSERT_TRUE(clear(*backend, nullptr).is_ok());
+    for (std::uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(put(*backend, i, 50'000).is_ok());
+    ASSERT_TRUE(clear(*backend, scope_).is_ok());
+    ASSERT_FALSE(has(*backend, 0));
+    for (std::uint64_t i = 2; i < 4; ++i) ASSERT_TRUE(put(*backend, i, 50'000).is_ok());
+    for (const std::string& name : names) ASSERT_TRUE(files_.remove("/d/" + name).is_ok()) << name;
+    for (std::uint64_t i = 4; i < 8; ++i) ASSERT_TRUE(put(*backend, i, 50'000).is_ok());
+    for (const std::string& name : names) EXPECT_TRUE(files_.stat("/d/" + name).is_ok()) << name;
+    EXPECT_TRUE(get(*backend, 3, 50'000).is_ok());
+    backend.reset();
+    backend = must_open();
+    for (std::uint64_t i = 2; i < 8; ++i) EXPECT_TRUE(get(*backend, i, 50'000).is_ok()) << i;
+    for (std::uint64_t i = 0; i < 2; ++i) EXPECT_FALSE(has(*backend, i)) << i;
+  }
+}
+
+TEST_F(FileStoreTest, AFormatThatIsGoneAtTheEndIsWrittenAgain) {
+  auto backend = must_open();
+  ASSERT_TRUE(put(*backend, 1).is_ok());
+  ASSERT_TRUE(files_.remove("/d/FORMAT").is_ok());
+  backend.reset();
+  EXPECT_TRUE(get(*must_open(), 1).is_ok());
+}
+
+// Its directory was moved away, on the same disk, and another store made where it was.
+TEST_F(FileStoreTest, AnotherStoreInItsPlaceIsLeftAlone) {
+  {
+    auto other = must_open({{"directory", "/e"}, {"segment_size", "64Ki"}});
+    for (std::uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(put(*other, 100 + i, 50'000).is_ok());
+  }
+  auto backend = must_open({{"segment_size", "64Ki"}});
+  for (std::uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(put(*backend, i, 50'000).is_ok());
+  const auto move = [&](const std::string& from, const std::string& to) {
+    ASSERT_TRUE(files_.make_dirs(to).is_ok());
+    const std::vector<std::string> names = files_.list(from).value();
+    for (const std::string& name : names) {
+      if (name == "LOCK") continue;
+      ASSERT_TRUE(files_.rename(from + "/" + name, to + "/" + name).is_ok()) << name;
+    }
+  };
+  move("/d", "/old");
+  move("/e", "/d");
+  const std::vector<std::string> theirs = files_.list("/d").value();
+  EXPECT_EQ(clear(*backend, nullptr).code(), StatusCode::kUnavailable);
+  for (std::uint64_t i = 10; i < 14; ++i) (void)put(*backend, i, 50'000);
+  EXPECT_NE(get(*backend, 0, 50'000).code(), StatusCode::kOk);
+  backend.reset();
+  EXPECT_EQ(files_.list("/d").value(), theirs);
+  auto other = must_open();
+  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_TRUE(get(*other, 100 + i, 50'000).is_ok()) << i;
 }
 
 TEST_F(FileStoreTest, ClearLeavesOtherFilesAlone) {

@@ -52,6 +52,7 @@ void SegmentLog::make(unsigned volume, LogKind kind, std::uint64_t record_bytes,
   // Each time: a directory below an empty mount point would take the segment, and fill the wrong disk.
   Result<Restored> restored = restore_directory(state_.files, v.directory, v.format, device_id, lock);
   Status status = restored.status();
+  if (restored.is_ok() && !restored->was_lost) mend_directory(v, *restored);
   std::shared_ptr<ActiveSegment> made;
   if (status.is_ok()) {
     Result<std::shared_ptr<ActiveSegment>> created = create_segment(state_.files, v, header, capacity, left_bytes);
@@ -88,6 +89,22 @@ void SegmentLog::make(unsigned volume, LogKind kind, std::uint64_t record_bytes,
   if (old) settle(old, volume);
   if (maintains) state_.post([this] { steps_.go_on_with_maintenance(); });
   steps_.place_waiting();
+}
+
+// What else is missing there is made again, too.
+void SegmentLog::mend_directory(const Volume& volume, const Restored& restored) {
+  bool has_cleared = false;
+  {
+    LockGuard guard(state_.mutex);
+    has_cleared = !state_.cleared.entries().empty();
+  }
+  const std::string cleared = join_path(volume.directory, kClearedName);
+  const bool lacks_cleared = has_cleared && state_.files.stat(cleared).status().code() == StatusCode::kNotFound;
+  if (lacks_cleared) state_.post([this] { steps_.write_cleared(); });
+  if (!restored.lacked_files && !lacks_cleared) return;
+  log_warning("storage/file", volume.directory +
+                                  ": somebody deleted files of the store (FORMAT, LOCK or CLEARED) while it runs; they "
+                                  "are written again. Does something clean up there, such as systemd-tmpfiles?");
 }
 
 // A full segment whose last write has ended is sealed; if nothing in it is alive, it goes. While it is synced it waits:

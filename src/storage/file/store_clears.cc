@@ -20,6 +20,14 @@ Status StoreClears::submit(std::shared_ptr<const StoreScope> scope, StorageBacke
   return submit_operation<ClearOperation>(state_.gate, state_.executor, std::move(scope), std::move(done), run);
 }
 
+void StoreClears::write_again() {
+  {
+    LockGuard guard(state_.mutex);
+    must_write_ = true;
+  }
+  run_all();
+}
+
 void StoreClears::run_all() {
   {
     LockGuard guard(state_.mutex);
@@ -28,16 +36,24 @@ void StoreClears::run_all() {
   }
   for (;;) {
     std::shared_ptr<ClearOperation> op;
+    std::vector<std::byte> again;
     {
       LockGuard guard(state_.mutex);
-      if (waiting_.empty()) {
+      if (std::exchange(must_write_, false)) {
+        again = encode_cleared(state_.cleared.entries());
+      } else if (waiting_.empty()) {
         is_running_ = false;
         return;
+      } else {
+        op = std::move(waiting_.front());
+        waiting_.pop_front();
       }
-      op = std::move(waiting_.front());
-      waiting_.pop_front();
     }
-    op->result = run(op->request.get());
+    if (op) {
+      op->result = run(op->request.get());
+    } else {
+      (void)write(again);  // the next segment looks again
+    }
   }
 }
 
@@ -65,14 +81,19 @@ Status StoreClears::run(const StoreScope* scope) {
     for (auto& [id, segment] : state_.segments) state_.copies.settle(segment, false);
     bytes = encode_cleared(state_.cleared.entries());
   }
+  const Status status = write(bytes);
+  for (const EndedSegment& each : ended) log_.settle(each.segment, each.volume);
+  files_.remove_dead();  // what would not go is tried again
+  return status;
+}
+
+Status StoreClears::write(std::span<const std::byte> bytes) {
   Status status;
   for (unsigned i = 0; i < state_.volumes.size(); ++i) {
     Status written = state_.check_here(i);  // below an empty mount point it would be kept from the disk with the pages
     if (written.is_ok()) written = replace_file(state_.files, state_.volumes[i].directory, kClearedName, bytes);
     if (!written.is_ok()) status = written;
   }
-  for (const EndedSegment& each : ended) log_.settle(each.segment, each.volume);
-  files_.remove_dead();  // what would not go is tried again
   return status;
 }
 

@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <memory>
+#include <span>
 
 #include "base/status.h"
 #include "storage/file/segment_files.h"
@@ -20,16 +21,20 @@ class StoreClears {
 
   [[nodiscard]] Status submit(std::shared_ptr<const StoreScope> scope, StorageBackend::ClearDone done)
       LARDER_EXCLUDES(state_.mutex);
+  // Writes CLEARED as it should be, where somebody deleted it: without it pages would come back.
+  void write_again() LARDER_EXCLUDES(state_.mutex);
 
  private:
   void run_all() LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] Status run(const StoreScope* scope) LARDER_EXCLUDES(state_.mutex);
+  [[nodiscard]] Status write(std::span<const std::byte> bytes) LARDER_EXCLUDES(state_.mutex);
 
   StoreState& state_;
   SegmentFiles& files_;
   SegmentLog& log_;
   std::deque<std::shared_ptr<ClearOperation>> waiting_ LARDER_GUARDED_BY(state_.mutex);
-  bool is_running_ LARDER_GUARDED_BY(state_.mutex) = false;
+  bool is_running_ LARDER_GUARDED_BY(state_.mutex) = false;  // one writes CLEARED at a time
+  bool must_write_ LARDER_GUARDED_BY(state_.mutex) = false;
 };
 
 }  // namespace larder::file_store

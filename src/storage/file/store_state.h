@@ -108,6 +108,7 @@ class StoreSteps {
   virtual void start_maintenance_if_high() = 0;  // perhaps there is
   virtual void go_on_with_maintenance() = 0;     // what it waits for has happened
   virtual void tell_damage(SegmentId segment) = 0;
+  virtual void write_cleared() = 0;  // CLEARED is missing
 
  protected:
   ~StoreSteps() = default;

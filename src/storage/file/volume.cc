@@ -25,16 +25,23 @@ Status write_block_file(FileSystem& files, const std::string& path) {
   return std::memcmp(out.data(), in.data(), in.size()) == 0 ? Status::ok() : corrupt("direct I/O returned other bytes");
 }
 
-// Is this the FORMAT of that volume? kUnavailable: of another one, or of something else.
-Status check_format(FileSystem& files, const std::string& directory, const VolumeFormat& format) {
+// Whose FORMAT lies there. Not the list of volumes: an older one is as good here.
+enum class FormatIs : std::uint8_t { kOurs, kAnothers, kBroken, kUnread };
+
+FormatIs look_at_format(FileSystem& files, const std::string& directory, const VolumeFormat& format) {
   const Result<VolumeFormat> found = read_format(files, directory);
-  const StatusCode code = found.status().code();
-  if (!found.is_ok() && code != StatusCode::kCorrupt && code != StatusCode::kUnsupported) return found.status();
-  // Not the list of volumes: an older one is as good here.
-  if (found.is_ok() && found->store == format.store && found->volume == format.volume && found->id == format.id) {
-    return Status::ok();
+  if (found.is_ok()) {
+    const bool is_ours = found->store == format.store && found->volume == format.volume && found->id == format.id;
+    return is_ours ? FormatIs::kOurs : FormatIs::kAnothers;
   }
-  return unavailable("file store: another store lies in " + directory + "; is the right disk mounted?");
+  const StatusCode code = found.status().code();
+  return code == StatusCode::kCorrupt || code == StatusCode::kUnsupported ? FormatIs::kBroken : FormatIs::kUnread;
+}
+
+bool has_segments(FileSystem& files, const std::string& directory) {
+  const auto names = files.list(directory);
+  return names.is_ok() &&
+         std::ranges::any_of(*names, [](const auto& name) { return parse_segment_name(name).has_value(); });
 }
 
 AlignedBuffer aligned_copy(std::span<const std::byte> bytes) {
@@ -106,11 +113,16 @@ Whereabouts find_volume(FileSystem& files, const std::string& directory, const V
   const std::string path = join_path(directory, kFormatName);
   const Result<FileInfo> found = files.stat(path);
   if (found.is_ok()) {
-    // A disk may be back under another number; but something else may lie there, too.
-    const Status ours = found->device_id == device_id ? Status::ok() : check_format(files, directory, format);
-    out.state = ours.is_ok() ? Whereabouts::State::kHere : Whereabouts::State::kAway;
+    // A disk may be back under another number. And another store may lie there, on the same disk too: a directory that
+    // was moved away is made again by the next one. What cannot be read on the same disk is a bad spot.
+    const FormatIs whose = look_at_format(files, directory, format);
+    const bool is_same_disk = found->device_id == device_id;
+    const bool is_ours = whose == FormatIs::kOurs || (is_same_disk && whose != FormatIs::kAnothers);
+    out.state = is_ours ? Whereabouts::State::kHere : Whereabouts::State::kAway;
     out.device_id = found->device_id;
-    out.why = ours;
+    if (!is_ours) {
+      out.why = unavailable("file store: another store lies in " + directory + "; is the right disk mounted?");
+    }
     return out;
   }
   out.why = found.status();
@@ -124,7 +136,9 @@ Whereabouts find_volume(FileSystem& files, const std::string& directory, const V
   }
   out.why = info.status();
   if (info.is_ok() && info->device_id == device_id) {
-    out.state = Whereabouts::State::kDeleted;
+    out.lacks_format = left == directory && has_segments(files, directory);
+    out.state = out.lacks_format ? Whereabouts::State::kHere : Whereabouts::State::kDeleted;
+    out.device_id = device_id;
   } else if (info.is_ok()) {
     out.why = unavailable("file store: " + directory + " is gone; is its disk mounted?");
   }
@@ -137,14 +151,23 @@ Result<Restored> restore_directory(FileSystem& files, const std::string& directo
   Restored out;
   out.device_id = found.state == Whereabouts::State::kHere ? found.device_id : device_id;
   if (found.state == Whereabouts::State::kAway) return found.why;
-  if (found.state == Whereabouts::State::kHere && found.device_id == device_id && old_lock) return out;
+  const std::string lock_path = join_path(directory, kLockName);
+  const bool lacks_lock = files.stat(lock_path).status().code() == StatusCode::kNotFound;
+  if (found.state == Whereabouts::State::kHere && found.device_id == device_id && old_lock && !lacks_lock) {
+    if (!found.lacks_format) return out;
+    out.lacked_files = true;
+    LARDER_RETURN_IF_ERROR(write_format(files, directory, format));
+    return out;
+  }
   out.was_lost = found.state == Whereabouts::State::kDeleted;
   if (out.was_lost) LARDER_RETURN_IF_ERROR(files.make_dirs(directory));
-  old_lock.reset();  // of a file that is gone, or of a mount that was
-  Result<std::unique_ptr<FileLock>> lock = files.lock(join_path(directory, kLockName));
+  if (!lacks_lock) old_lock.reset();  // of the same file, perhaps
+  Result<std::unique_ptr<FileLock>> lock = files.lock(lock_path);
   if (!lock.is_ok()) return lock.status();
+  old_lock.reset();  // of a file that is gone, or of a mount that was
   out.lock = std::move(lock).value();
-  if (!out.was_lost) return out;
+  out.lacked_files = !out.was_lost && found.device_id == device_id;
+  if (!out.was_lost && !found.lacks_format) return out;
   LARDER_RETURN_IF_ERROR(write_format(files, directory, format));
   (void)files.sync_dir(parent_path(directory));  // if a crash takes it away again, nothing is lost
   return out;
@@ -207,9 +230,13 @@ Result<std::uint64_t> leave_out_pages(FileSystem& files, const std::string& path
       std::erase_if(found->pages, [&](const ListedPage& page) { return damaged.contains(place_of(page.location)); });
   if (found->has_footer ? listed == 0 : !is_synced) return found->file_bytes;
   const bool with_sync = found->has_footer ? found->is_footer_synced : is_synced;
-  return seal_segment(
+  Result<std::uint64_t> end = seal_segment(
       **file, {store, segment, found->end_bytes, found->max_generation, found->records, std::move(found->pages), false},
       with_sync);
+  // Of an unsynced one, too: with a footer that is torn a scan would end at the damaged record, and what lies behind
+  // it, and was read after an earlier power cut, would be lost with the next.
+  if (end.is_ok() && !with_sync) LARDER_RETURN_IF_ERROR((*file)->sync_all());
+  return end;
 }
 
 Result<std::uint64_t> seal_segment(File& file, Footer footer, bool with_sync) {

@@ -8,8 +8,9 @@
 //       +----- a record is written -----  back-off over, the next append tries  <---------------+ fails: twice as long
 //
 // Reads are not stopped by it: what can be read is read. Before each new segment somebody looks whether the directory
-// is still there: one that was deleted is made again, one whose mount went away is left alone until that comes back
-// (the device number tells them apart, and FORMAT tells a disk that is back under another number).
+// is still there: one that was deleted is made again; one whose mount went away, or where another store lies now
+// (FORMAT tells), is left alone until it comes back. A FORMAT or LOCK that somebody deleted beside the segments is made
+// again.
 //
 // Threads: confined: the file store's mutex guards the mutable part; the file functions below block and take none.
 #pragma once
@@ -134,25 +135,29 @@ inline constexpr Nanos kLongestBackOff = std::chrono::seconds(60);
 struct Whereabouts {
   enum class State : std::uint8_t {
     kHere,
-    kDeleted,  // the directory or its FORMAT is gone, the disk is there
-    kAway,     // another disk lies there, or it cannot be said
+    kDeleted,  // the directory is gone, or its FORMAT and all segments; the disk is there
+    kAway,     // another disk or another store lies there, or it cannot be said
   };
   State state = State::kAway;
+  bool lacks_format = false;    // here, and its segments are, but FORMAT is not
   std::uint64_t device_id = 0;  // here: of the directory
   Status why;                   // away
 };
-// `device_id`: of the volume when it was last seen. Cost: one stat if all is well.
+// `device_id`: of the volume when it was last seen. Cost: reads FORMAT if all is well. (So cleaners that go by the last
+// access spare it.)
 [[nodiscard]] Whereabouts find_volume(FileSystem& files, const std::string& directory, const VolumeFormat& format,
                                       std::uint64_t device_id);
 
 // What restore_directory() did, if anything.
 struct Restored {
-  bool was_lost = false;  // the directory was made again, and its segments are gone
+  bool was_lost = false;      // the directory was made again, and its segments are gone
+  bool lacked_files = false;  // FORMAT or LOCK was made again beside the segments
   std::uint64_t device_id = 0;
   std::unique_ptr<FileLock> lock;  // instead of the volume's; null: that one goes on
 };
-// The directory is there and holds the FORMAT of this volume; made again if it was deleted. kUnavailable: it is not to
-// be had now. kConflict: another process has it. `old_lock` is let go where a new one is taken; one caller at a time.
+// The directory is there and holds FORMAT and LOCK of this volume; made again if they were deleted. kUnavailable: it is
+// not to be had now. kConflict: another process has it. `old_lock` is let go where a new one is taken; one caller at a
+// time.
 [[nodiscard]] Result<Restored> restore_directory(FileSystem& files, const std::string& directory,
                                                  const VolumeFormat& format, std::uint64_t device_id,
                                                  std::unique_ptr<FileLock>& old_lock);

@@ -19,9 +19,11 @@ WriteAdmission::WriteAdmission(const AdmissionOptions& options, TimePoint now) :
   tokens_ = most_;
 }
 
-Status WriteAdmission::admit(const PageKey& key, std::uint64_t bytes, TimePoint now) {
-  if (options_.second_offer && !seen_before(key)) {
-    return unsupported("file store: declined: offered for the first time (admission = second_offer)");
+Status WriteAdmission::admit(std::span<const std::uint64_t> names, std::uint64_t bytes, TimePoint now) {
+  if (options_.second_offer) {
+    bool is_seen = false;
+    for (const std::uint64_t name : names) is_seen = seen_before(name) || is_seen;
+    if (!is_seen) return unsupported("file store: declined: offered for the first time (admission = second_offer)");
   }
   if (options_.bytes_per_day == 0) return Status::ok();
   refill(now);
@@ -46,9 +48,9 @@ void WriteAdmission::refill(TimePoint now) {
 }
 
 // Was it offered in this window or the one before? Remembers that it was offered now.
-bool WriteAdmission::seen_before(const PageKey& key) {
+bool WriteAdmission::seen_before(std::uint64_t name) {
   const std::uint64_t bits = filters_[0].size() * 64;
-  std::uint64_t hash = key.prefix64();
+  std::uint64_t hash = name;
   const std::uint64_t step = (hash >> 17) | 1;
   bool in_new = true, in_old = true;
   for (unsigned i = 0; i < kProbes; ++i, hash += step) {
