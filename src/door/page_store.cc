@@ -8,6 +8,7 @@
 #include "door/put_call.h"
 #include "door/real_ticker.h"
 #include "door/register_backends.h"
+#include "door/share_place.h"
 #include "door/store_config.h"
 #include "metadata/open_metadata.h"
 #include "pool/memory.h"
@@ -46,10 +47,13 @@ Status check_options(const BackendFactory& factory, const std::string& backend, 
   return Status::ok();
 }
 
-Result<std::unique_ptr<StorageBackend>> open_shared(StoreCore& core, const std::string& directory, OpenInner create) {
+Result<std::unique_ptr<StorageBackend>> open_shared(StoreCore& core, const std::string& directory, SharePlace place,
+                                                    OpenInner create) {
   core.share_threads = std::make_unique<ThreadPoolExecutor>("larder-share", kShareThreads, kStorageQueue);
   SharedStoreOptions options;
   options.directory = directory;
+  options.store = place.store;
+  options.store_text = std::move(place.text);
   options.arena_bytes = core.limits.staging_bytes;
   options.arena_option = "staging_bytes";
   Result<std::unique_ptr<SharedBackend>> shared =
@@ -93,6 +97,12 @@ Result<std::unique_ptr<PageStore>> PageStore::open(const StoreOptions& options, 
   if (!config.is_ok()) return config.status();
 
   LARDER_RETURN_IF_ERROR(check_options(*factory, options.backend, config->backend));
+  SharePlace place;
+  if (!config->share_directory.empty()) {
+    Result<SharePlace> found = share_place(options.backend, config->backend, config->share_directory);
+    if (!found.is_ok()) return found.status();
+    place = std::move(*found);
+  }
 
   std::unique_ptr<PageStore> out(new PageStore());
   StoreCore& core = out->core_;
@@ -116,7 +126,7 @@ Result<std::unique_ptr<PageStore>> PageStore::open(const StoreOptions& options, 
     return factory->create(name, given, current);
   };
   Result<std::unique_ptr<StorageBackend>> backend =
-      config->share_directory.empty() ? create() : open_shared(core, config->share_directory, create);
+      config->share_directory.empty() ? create() : open_shared(core, config->share_directory, std::move(place), create);
   if (!backend.is_ok()) return backend.status();
   const auto seed = static_cast<std::uint64_t>(core.clock->now().time_since_epoch().count());
   PipelineOptions pipeline;

@@ -241,6 +241,18 @@ TEST_F(Shared, WhoComesTooLateOrTooLargeIsRefused) {
   }
 }
 
+TEST_F(Shared, WhoMeansAnotherStoreIsRefused) {
+  SharedStoreOptions options = options_in(share);
+  options.store.bytes[0] = 1;
+  options.store_text = "backend file, directory /mnt/a";
+  const auto host = try_open(options, "memory"), client = try_open(options, "memory");
+  ASSERT_TRUE(host.is_ok() && client.is_ok()) << client.status().to_string();
+  options.store.bytes[0] = 2;
+  const auto other = try_open(options, "memory");
+  EXPECT_EQ(other.status().code(), StatusCode::kConflict);
+  EXPECT_NE(other.status().message().find("directory /mnt/a"), std::string::npos) << other.status().message();
+}
+
 TEST_F(Shared, DirectoriesOfAnyLengthAndNoOthers) {
   SharedStoreOptions options = options_in(share + "/" + std::string(200, 'x') + "/" + std::string(200, 'y'));
   const auto host = try_open(options, "memory"), client = try_open(options, "memory");
@@ -328,7 +340,7 @@ TEST_F(HostilePeer, ArenasThatAreNoneAreRefused) {
   const auto hello = [&](share::Descriptor arena, std::uint64_t bytes, std::uint16_t version = share::kVersion) {
     RawPeer out = peer();
     if (arena.is_open()) out.pass(std::move(arena));
-    out.send(share::encode_hello({version, bytes}));
+    out.send(share::encode_hello({version, bytes, {}}));
     return out;
   };
   EXPECT_EQ(refusal(hello({}, kArenaBytes)), StatusCode::kCorrupt);
@@ -338,7 +350,7 @@ TEST_F(HostilePeer, ArenasThatAreNoneAreRefused) {
   EXPECT_EQ(refusal(hello(share::make_arena(kArenaBytes).value().descriptor, 0)), StatusCode::kInvalidArgument);
   EXPECT_EQ(refusal(hello(share::make_arena(kArenaBytes).value().descriptor, std::uint64_t{1} << 60)),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(refusal(hello({}, kArenaBytes, 2)), StatusCode::kUnsupported);
+  EXPECT_EQ(refusal(hello({}, kArenaBytes, share::kVersion - 1)), StatusCode::kUnsupported);
 }
 
 }  // namespace

@@ -215,7 +215,7 @@ void ShareDriver::greet(const ShareDirectory& directory) {
   connection_ = std::make_unique<ShareConnection>(std::move(*socket));
   arena_ = std::move(arena->memory);
   connection_->pass(std::move(arena->descriptor));
-  connection_->send(encode_hello({kVersion, options_.arena_bytes}));
+  connection_->send(encode_hello({kVersion, options_.arena_bytes, options_.store}));
   phase_ = Phase::kGreeting;
   serve_host(false);
 }
@@ -284,6 +284,8 @@ Status ShareDriver::greet_guest(std::uint64_t id, Guest& guest, const ShareConne
   if (hello->version != kVersion) {
     welcome.status = unsupported("the host of the shared store speaks version " + std::to_string(kVersion) +
                                  ", the client version " + std::to_string(hello->version));
+  } else if (hello->store != options_.store) {
+    welcome.status = conflict("another store is shared there: " + options_.store_text);
   } else {
     Result<std::shared_ptr<ShareMemory>> arena = map_arena(passed, hello->arena_bytes, options_.max_arena_bytes);
     welcome.status = arena.status();

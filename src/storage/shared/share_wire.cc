@@ -88,6 +88,7 @@ std::string encode_hello(const Hello& hello) {
   writer.number(kMagic);
   writer.number(hello.version);
   writer.number(hello.arena_bytes);
+  writer.digest(hello.store);
   return writer.finish();
 }
 
@@ -99,6 +100,7 @@ Result<Hello> decode_hello(std::string_view body) {
   // What follows is another version's own business.
   if (reader.ok() && hello.version != kVersion) return hello;
   hello.arena_bytes = reader.number<std::uint64_t>();
+  hello.store = reader.digest();
   return finished(reader, "hello", hello);
 }
 

@@ -27,7 +27,7 @@
 namespace larder::share {
 
 inline constexpr std::uint64_t kMagic = 0x485352454452414cull;  // "LARDERSH"
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::size_t kHeadBytes = 16;
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{4} << 20;
 inline constexpr std::size_t kMaxItems = 8192;
@@ -59,10 +59,11 @@ struct Head {
 // `bytes`: at least kHeadBytes. kCorrupt: an unknown kind, a body that is too long, bits that must be zero.
 [[nodiscard]] Result<Head> decode_head(std::string_view bytes);
 
-// magic u64 | version u16 | arena bytes u64
+// magic u64 | version u16 | arena bytes u64 | store 32
 struct Hello {
   std::uint16_t version = kVersion;
   std::uint64_t arena_bytes = 0;
+  Digest256 store{};  // SharedStoreOptions::store
 };
 // magic u64 | version u16 | code u8 | text u16, bytes | name u16, bytes | flags u8 | alignment u64 | stats
 struct Welcome {

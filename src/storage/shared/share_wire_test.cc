@@ -47,8 +47,9 @@ StoreScope sample_scope() {
 }
 
 TEST(ShareWire, HelloAndWelcome) {
-  const std::string hello = encode_hello({kVersion, 1 << 20});
+  const std::string hello = encode_hello({kVersion, 1 << 20, wire_key(7)});
   EXPECT_EQ(decode_hello(body_of(hello, Kind::kHello, 0))->arena_bytes, std::uint64_t{1} << 20);
+  EXPECT_EQ(decode_hello(body_of(hello, Kind::kHello, 0))->store, wire_key(7));
   expect_whole_only(body_of(hello, Kind::kHello, 0), decode_hello);
   Welcome welcome;
   welcome.info.name = "file";
@@ -70,8 +71,8 @@ TEST(ShareWire, HelloAndWelcome) {
 }
 
 TEST(ShareWire, AnotherVersionIsToldApartFromGarbage) {
-  std::string hello = encode_hello({kVersion + 1, 5});
-  hello += "what version 2 adds";
+  std::string hello = encode_hello({kVersion + 1, 5, {}});
+  hello += "what the next version adds";
   const Result<Hello> read = decode_hello(std::string_view(hello).substr(kHeadBytes));
   ASSERT_TRUE(read.is_ok());
   EXPECT_EQ(read->version, kVersion + 1);
@@ -243,8 +244,8 @@ TEST(ShareWire, GoldenBytes) {
   const auto expect = [](const std::string& frame, const std::string& golden) {
     EXPECT_EQ(hex_of(frame), without_spaces(golden));
   };
-  expect(encode_hello({kVersion, 1 << 20}),
-         "12000000 01 000000 0000000000000000 4c41524445525348 0100 0000100000000000");
+  expect(encode_hello({kVersion, 1 << 20, wire_key(4)}),
+         "32000000 01 000000 0000000000000000 4c41524445525348 0200 0000100000000000" + key);
   expect(encode_exists(7, {terms, {PoolName::kKv}, {wire_key(4)}}),
          "31000000 03 000000 0700000000000000" + said + "01 00 01000000" + key);
   expect(encode_read(8, {terms, {{PoolName::kMamba, wire_key(4), {4096, 100}}}}),

@@ -21,7 +21,6 @@
 // not known (writing it again is ok and cheap). Until it has a role again, it refuses with kUnavailable. What a host
 // acknowledged is there for the next host if the inner backend is persistent, and gone if it is not (`memory`).
 //
-//
 // Threads: any. A SharedBackend has one I/O thread, and a second one while it opens the inner backend. `done` of a
 // client's operation runs on the I/O thread, on the executor's, or inside close(); of a host's, as the inner backend
 // says. It must not take long: it holds up all operations of this process.
@@ -68,6 +67,10 @@ struct SharedStoreOptions {
   // Of the lock and the socket; made if absent, for this user alone. Not the inner store's own: that refuses strange
   // files. On a local file system. Any length.
   std::string directory;
+  // Which store the inner backend is. The host refuses clients that mean another one (kConflict), and tells them
+  // `store_text` of its own: their pages would go where nobody looks for them.
+  Digest256 store{};
+  std::string store_text;
   // As a client: the most payload in flight, bytes of memory; touched as it is used. At least 64 KiB. In each role: a
   // read with a larger page, or a write with a larger group, is refused (kInvalidArgument). Who hosts is chance, so all
   // processes should have the same.
@@ -98,8 +101,8 @@ using OpenInner = std::function<Result<std::unique_ptr<StorageBackend>>()>;
 // Blocks until this process is the host of an open inner backend, or a client of one. info().name is "shared(<inner>)";
 // info() stays as it was at that time.
 // Errors: those of open_inner; kInvalidArgument: options; kUnavailable: the directory, or open_limit ended; kConflict:
-// the directory belongs to another user; kOverloaded: the host has as many clients as it takes; kUnsupported: the host
-// is of another version.
+// the directory belongs to another user, or its host has another store; kOverloaded: the host has as many clients as it
+// takes; kUnsupported: the host is of another version.
 [[nodiscard]] Result<std::unique_ptr<SharedBackend>> open_shared_store(const SharedStoreOptions& options,
                                                                        OpenInner open_inner, Executor& executor,
                                                                        Clock& clock);
