@@ -15,7 +15,7 @@ LANGUAGE_NAMES = re.compile(r"^(operator|~|__anon|main$)")
 C_TYPES = re.compile(r"^larder_[a-z]+$")  # what include/larder/larder.h names, where it is defined
 STANDARD_TYPES = {"hash", "formatter", "numeric_limits", "rep", "type", "result_type", "value_type", "adl_serializer"}
 LIBRARY_NAMES = re.compile(r"^(SetUp|TearDown|SetUpTestSuite|TearDownTestSuite|TestBody|TEST|TEST_F|TEST_P|TYPED_TEST|"
-                          r"INSTANTIATE_TEST_SUITE_P|BENCHMARK|PrintTo|LLVMFuzzer\w+|"
+                          r"INSTANTIATE_TEST_SUITE_P|BENCHMARK|PrintTo|Logv|LLVMFuzzer\w+|"
                           r"On(Null|Alias|Scalar|(Document|Sequence|Map)(Start|End)))$")
 
 

@@ -4,7 +4,7 @@
 
 namespace larder::metadata {
 
-Result<std::unique_ptr<Journal>> open_rocksdb_journal(const std::string& directory) {
+Result<std::unique_ptr<Journal>> open_rocksdb_journal(const std::string& directory, Clock& /*clock*/) {
   return unsupported("metadata journal '" + directory +
                      "': this build of Larder has no RocksDB; install librocksdb-dev " +
                      "and build with -DLARDER_ROCKSDB=ON, or keep the page index in memory or in a service");

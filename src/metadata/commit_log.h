@@ -7,9 +7,10 @@
 // commit(), without any lock. Whoever commits first writes for all that wait; the others sleep until theirs is in.
 // When the journal refuses: the changes stay queued, in order, and every commit fails with kUnavailable until they are
 // in. admit() keeps new changes away meanwhile, so the queue holds no more than what the callers of that moment had;
-// the tables are ahead of the journal by exactly the queue. Each admit() tries again. Threads: all methods from any
-// thread. append() takes rank kInbox and may be called under a table's lock. Cost: append links a piece in; commit one
-// write of the journal per group of callers, and a copy of all their pieces but the first.
+// the tables are ahead of the journal by exactly the queue. Each admit() tries again; the journal says whether it is
+// time. Threads: all methods from any thread. append() takes rank kInbox and may be called under a table's lock. Cost:
+// append links a piece in; commit one write of the journal per group of callers, and a copy of all their pieces but the
+// first.
 #pragma once
 
 #include <cstddef>

@@ -7,7 +7,8 @@
 // Threads: write() and sync() from any thread, not at the same time (metadata/commit_log.h sees to it); they block on
 // the disk, so never under a lock.
 // Errors: kUnavailable: the disk is full or refuses; whether that batch was written is unknown, writing it again is
-// safe. kCorrupt: what is stored cannot be read.
+// safe. After a failure a journal may refuse at once for a while, without asking the disk. kCorrupt: what is stored
+// cannot be read.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace {
 Result<std::shared_ptr<MetadataService>> open_embedded(const MetadataOptions& options, Clock& clock) {
   std::unique_ptr<metadata::Journal> journal;
   if (!options.directory.empty()) {
-    Result<std::unique_ptr<metadata::Journal>> opened = metadata::open_rocksdb_journal(options.directory);
+    Result<std::unique_ptr<metadata::Journal>> opened = metadata::open_rocksdb_journal(options.directory, clock);
     if (!opened.is_ok()) return opened.status();
     journal = std::move(opened).value();
   }

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What outlives the service, and what happens when the journal refuses.
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <new>
 #include <utility>
@@ -296,62 +291,6 @@ TEST(MetadataJournalTest, OneProcessHasTheDirectory) {
   const auto second = metadata::open_rocksdb_journal(directory.path() + "/deep/journal");
   EXPECT_EQ(second.status().code(), StatusCode::kConflict) << second.status().to_string();
   EXPECT_NE(second.status().message().find("in use"), std::string::npos);
-}
-
-constexpr int kMostRecords = 200;
-constexpr std::size_t kRecordBytes = 8000;
-
-// Files may have `bytes`, or as many as they like.
-bool limit_files(rlim_t bytes) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
-  limit.rlim_cur = std::min(bytes, limit.rlim_max);
-  return ::setrlimit(RLIMIT_FSIZE, &limit) == 0;
-}
-
-// What is wrong; empty: nothing.
-std::string write_beyond_the_limit_and_after() {
-  support::TemporaryDirectory directory;
-  auto journal = metadata::open_rocksdb_journal(directory.path());
-  if (!journal.is_ok()) return journal.status().to_string();
-  const auto write = [&](int number) {
-    metadata::JournalBatch batch;
-    batch.put("k" + std::to_string(number), std::string(kRecordBytes, 'v'));
-    return (*journal)->write(batch, number % 2 == 0);
-  };
-  if (!limit_files(200'000)) return "the limit of files cannot be set";
-  int count = 0;
-  Status refused;
-  for (; count < kMostRecords && refused.is_ok(); ++count) refused = write(count);
-  for (int again = 0; again < 3; ++again) (void)write(count - 1);
-  if (!limit_files(RLIM_INFINITY)) return "the limit of files cannot be taken back";
-  if (refused.code() != StatusCode::kUnavailable) return "not refused, but " + refused.to_string();
-  Status status = write(count - 1);
-  if (status.is_ok()) status = write(count);
-  if (status.is_ok()) status = (*journal)->sync();
-  if (!status.is_ok()) return "there is room again, but " + status.to_string();
-  journal->reset();
-  journal = metadata::open_rocksdb_journal(directory.path());
-  if (!journal.is_ok()) return journal.status().to_string();
-  int found = 0;
-  status = (*journal)->replay([&](std::string_view, std::string_view value) {
-    found += value.size() == kRecordBytes ? 1 : 0;
-    return Status::ok();
-  });
-  if (!status.is_ok()) return status.to_string();
-  return found == count + 1 ? "" : std::to_string(found) + " records of " + std::to_string(count + 1);
-}
-
-// RocksDB goes on after a full disk when it is told to, and after no other error (here EFBIG).
-TEST(MetadataJournalTest, AfterAnErrorOfTheDiskItMendsItself) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto child = [] {
-    (void)::signal(SIGXFSZ, SIG_IGN);
-    const std::string wrong = write_beyond_the_limit_and_after();
-    std::fprintf(stderr, "%s\n", wrong.c_str());
-    std::_Exit(wrong.empty() ? 0 : 1);
-  };
-  EXPECT_EXIT(child(), testing::ExitedWithCode(0), "");
 }
 
 TEST(MetadataJournalTest, ADirectoryThatCannotBeMadeIsNotFound) {
