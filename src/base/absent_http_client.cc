@@ -27,6 +27,7 @@ Status HttpClient::relay(const HttpRelayRequest&, const std::function<bool(const
   return no_client();
 }
 void HttpClient::disconnect() {}
+void HttpClient::set_deadline(TimePoint) {}
 void HttpClient::cancel() { is_cancelled_.store(true, std::memory_order_relaxed); }
 
 }  // namespace larder

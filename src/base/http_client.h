@@ -5,8 +5,8 @@
 // Purpose: one connection, kept alive between requests and reopened when the server has closed it; whole answers,
 // answers line by line as they arrive (server-sent events), or answers passed on byte by byte with their head (relay).
 // Threads: confined; one client per thread. Only cancel() may come from any other. All calls block, at most `timeout`
-// without a byte; connecting takes at most `timeout` over all addresses of the host, and what the system takes to find
-// them.
+// without a byte (set_deadline() limits the whole); connecting takes at most `timeout` over all addresses of the host,
+// and what the system takes to find them.
 // A request that gets no byte of an answer on a connection kept from before, because the server has closed it, is sent
 // once more on a new one, its body included. It is not when the connection was new, the server is silent, or the answer
 // had begun.
@@ -105,6 +105,10 @@ class HttpClient {
   // Ends the connection at once (a client that leaves).
   void disconnect();
 
+  // All calls from here on, until this is given again, have until `end` together: then they end with kDeadlineExceeded,
+  // whatever still moves. They ask the system for the host's addresses once; what that takes is not counted.
+  void set_deadline(TimePoint end);
+
   // Any thread. The call in progress, if there is one, and all later ones end with kCancelled: at once while they send
   // or wait for an answer or a connection; after the search when the system searches the host's addresses (no
   // connection is tried then); when it returns, if a function given to the call runs. Does not wait for that.
@@ -113,6 +117,11 @@ class HttpClient {
  private:
   using LineSink = std::function<bool(std::string_view)>;
   class Answer;
+  using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+  [[nodiscard]] TimePoint end_of_wait() const;  // of one that begins now
+  [[nodiscard]] bool is_too_late() const;       // the deadline is over
+  // Fills found_, unless a call of the same deadline has done so; a failure of that one is this one's, too.
+  [[nodiscard]] Status find_host();
   [[nodiscard]] bool is_cancelled() const { return is_cancelled_.load(std::memory_order_relaxed); }
   [[nodiscard]] Status connect();
   // A socket that is connected to the host, or the last error of those that are not; ETIMEDOUT if one was silent.
@@ -146,6 +155,9 @@ class HttpClient {
   std::string buffer_;                  // received, not consumed
   bool has_answered_ = false;           // a byte came since the request was sent
   bool is_at_end_ = false;              // the server has closed the connection
+  std::optional<TimePoint> deadline_;
+  std::optional<Status> searched_;  // what the search for the host ended with; kept with a deadline only
+  Addresses found_{nullptr, nullptr};
 
   std::atomic<bool> is_cancelled_{false};  // set under mutex_, for good; relaxed: it guards nothing else
   RankedMutex mutex_{LockRank::kSocket};

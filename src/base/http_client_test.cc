@@ -14,6 +14,7 @@
 
 #include "base/thread_pool.h"
 #include "tests/support/loopback_listener.h"
+#include "tests/support/trickling_server.h"
 
 namespace larder {
 namespace {
@@ -160,6 +161,34 @@ TEST(HttpClient, WhatIsWrongWithAnAnswerIsNamed) {
   const auto endless = reply_to(head + repeated("A: b\r\n", 20'000), 7);
   EXPECT_NE(endless.status().message().find("64 KiB"), std::string::npos) << endless.status().to_string();
   EXPECT_EQ(reply_to("+OK\r\n", 1).status().code(), StatusCode::kCorrupt);
+}
+
+TEST(HttpClient, ADeadlineEndsACallThatMovesAndAllThatComeAfterIt) {
+  const support::TricklingServer server("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n");
+  HttpUrl url;
+  url.host = "127.0.0.1";
+  url.port = server.port();
+  HttpClient client(url, std::chrono::seconds(10));
+  const TimePoint begin = real_clock().now();
+  client.set_deadline(begin + std::chrono::milliseconds(300));
+  for (int i = 0; i < 2; ++i) {
+    const Status status = client.request("GET", "/").status();
+    EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.to_string();
+    EXPECT_NE(status.message().find("the time was over"), std::string::npos) << status.message();
+  }
+  EXPECT_EQ(server.connections(), 1) << "no time was left to begin with";
+  client.set_deadline(real_clock().now() + std::chrono::milliseconds(300));
+  EXPECT_EQ(client.request("GET", "/").status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_LT(real_clock().now() - begin, std::chrono::seconds(5)) << "bytes came all the time";
+}
+
+TEST(HttpClient, ADeadlineIsNoReasonToWait) {
+  const OneAnswerServer server("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+  HttpClient client(server.url(), std::chrono::seconds(10));
+  client.set_deadline(real_clock().now() + std::chrono::hours(1));
+  const auto reply = client.request("GET", "/");
+  ASSERT_TRUE(reply.is_ok()) << reply.status().to_string();
+  EXPECT_EQ(reply->body, "hello");
 }
 
 }  // namespace

@@ -34,6 +34,8 @@ int wait_connected(int socket, TimePoint end) {
   return error;
 }
 
+Status out_of_time() { return deadline_exceeded("the time was over before the whole answer was there"); }
+
 Status cancelled_by_other() { return cancelled("the client was told to cancel"); }
 
 // In a request line: nothing that would end it.
@@ -175,6 +177,31 @@ void HttpClient::cancel() {
   if (open_socket_ >= 0) ::shutdown(open_socket_, SHUT_RDWR);  // wakes who waits for it, also for the connection
 }
 
+void HttpClient::set_deadline(TimePoint end) {
+  deadline_ = end;
+  searched_.reset();
+}
+
+TimePoint HttpClient::end_of_wait() const {
+  const TimePoint end = real_clock().now() + timeout_;
+  return deadline_ ? std::min(end, *deadline_) : end;
+}
+
+bool HttpClient::is_too_late() const { return deadline_ && real_clock().now() >= *deadline_; }
+
+Status HttpClient::find_host() {
+  if (deadline_ && searched_) return *searched_;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const TimePoint begin = real_clock().now();
+  const int unknown = ::getaddrinfo(url_.host.c_str(), std::to_string(url_.port).c_str(), &hints, &found);
+  if (deadline_) *deadline_ += real_clock().now() - begin;
+  found_ = Addresses(unknown == 0 ? found : nullptr, &::freeaddrinfo);
+  searched_ = unknown == 0 ? Status::ok() : unavailable(::gai_strerror(unknown));
+  return *searched_;
+}
+
 int HttpClient::connect_one_of(const addrinfo* found, TimePoint end) {
   std::int64_t untried = 0;
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) ++untried;
@@ -199,15 +226,11 @@ int HttpClient::connect_one_of(const addrinfo* found, TimePoint end) {
 
 Status HttpClient::connect() {
   disconnect();
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
   const std::string where = fmt::format("{}:{}", url_.host, url_.port);
-  const int unknown = ::getaddrinfo(url_.host.c_str(), std::to_string(url_.port).c_str(), &hints, &found);
-  if (unknown != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, ::gai_strerror(unknown)));
-  const TimePoint end = real_clock().now() + timeout_;
-  const int error = connect_one_of(found, end);
-  ::freeaddrinfo(found);
+  const Status found = find_host();
+  if (!found.is_ok()) return Status(found.code(), fmt::format("cannot connect to {}: {}", where, found.message()));
+  const TimePoint end = end_of_wait();
+  const int error = connect_one_of(found_.get(), end);
   if (error == ETIMEDOUT) return deadline_exceeded(fmt::format("cannot connect to {}: it does not answer", where));
   if (error != 0) return unavailable(fmt::format("cannot connect to {}: {}", where, std::strerror(error)));
   stream_.emplace(socket_);
@@ -219,8 +242,9 @@ Status HttpClient::connect() {
 
 Status HttpClient::send_all(std::string_view bytes) {
   while (!bytes.empty()) {
-    const Result<std::size_t> sent = stream_->send_some(bytes, real_clock().now() + timeout_);
+    const Result<std::size_t> sent = stream_->send_some(bytes, end_of_wait());
     if (sent.status().code() == StatusCode::kDeadlineExceeded) {
+      if (is_too_late()) return out_of_time();
       return deadline_exceeded("the server does not read the request");
     }
     if (!sent.is_ok()) return unavailable("sending the request: " + sent.status().message());
@@ -231,8 +255,9 @@ Status HttpClient::send_all(std::string_view bytes) {
 
 Status HttpClient::receive() {
   char piece[16384];
-  const Result<std::size_t> got = stream_->receive_some(piece, real_clock().now() + timeout_);
+  const Result<std::size_t> got = stream_->receive_some(piece, end_of_wait());
   if (got.status().code() == StatusCode::kDeadlineExceeded) {
+    if (is_too_late()) return out_of_time();
     return deadline_exceeded(fmt::format("no byte from the server for {} s",
                                          std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
   }
@@ -299,6 +324,7 @@ Result<std::unique_ptr<HttpClient::Answer>> HttpClient::attempt(std::string_view
 
 Result<std::unique_ptr<HttpClient::Answer>> HttpClient::begin(std::string_view method, std::string_view bytes) {
   if (is_cancelled()) return cancelled_by_other();
+  if (is_too_late()) return out_of_time();
   const auto attempt_when = [&](const Status& connected) {
     return connected.is_ok() ? attempt(method, bytes) : Result<std::unique_ptr<Answer>>(connected);
   };

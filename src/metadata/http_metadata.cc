@@ -84,13 +84,14 @@ HttpMetadata::HttpMetadata(const HttpMetadataOptions& options, HttpUrl url, Cloc
 HttpMetadata::~HttpMetadata() = default;
 
 Result<HttpReply> HttpMetadata::ask(const std::string& message) {
-  std::optional<metadata::ConnectionPool<HttpClient>::Loan> client =
-      pool_.take(clock_, clock_.now() + options_.timeout);
+  const TimePoint deadline = clock_.now() + options_.timeout;
+  std::optional<metadata::ConnectionPool<HttpClient>::Loan> client = pool_.take(clock_, deadline);
   if (!client) {
     return deadline_exceeded(fmt::format("all {} connections to the metadata server are in use", options_.connections));
   }
   if (!client->connection())
     client->connection() = std::make_unique<HttpClient>(url_, options_.timeout, options_.api_key);
+  (*client)->set_deadline(real_clock().now() + (deadline - clock_.now()));  // both attempts, and what waiting has left
   Result<HttpReply> reply = (*client)->request("POST", kTarget, message, kMediaType);
   if (!reply.is_ok() && reply.status().code() == StatusCode::kUnavailable) {
     (*client)->disconnect();
@@ -98,7 +99,11 @@ Result<HttpReply> HttpMetadata::ask(const std::string& message) {
   }
   if (reply.is_ok()) return reply;
   (*client)->disconnect();  // what still comes belongs to nobody
-  return Status(reply.status().code(), "metadata server: " + reply.status().message());
+  std::string text = "metadata server: " + reply.status().message();
+  if (reply.status().code() == StatusCode::kDeadlineExceeded) {
+    text += fmt::format(" (a call has {} s)", std::chrono::duration<double>(options_.timeout).count());
+  }
+  return Status(reply.status().code(), std::move(text));
 }
 
 Result<std::string> HttpMetadata::exchange(const std::string& message) {

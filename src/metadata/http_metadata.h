@@ -4,8 +4,9 @@
 // Purpose: each call is one POST /v1/metadata with a message of metadata/metadata_wire.h, on one of a few connections
 // that are kept alive.
 // Threads: any. A call waits for a free connection, and has it to itself until its answer is there.
-// Time: a call fails with kDeadlineExceeded when nothing moves for `timeout` (also while it connects), or no connection
-// becomes free in it.
+// Time: a call that is not answered whole within `timeout` fails with kDeadlineExceeded, however much moves; waiting
+// for a connection, connecting and the second attempt are in it. Not in it, and done once in a call that connects: the
+// system's search for the addresses of the host, which has limits of its own; give an address where that matters.
 // Retries: once, on a new connection, when the connection breaks before the whole answer is there (besides what
 // HttpClient does where one that was kept is closed): what the first request did is unknown, and its session makes the
 // second one answer the same. (remove() and clear() then count what the second one still found.) An answer is never

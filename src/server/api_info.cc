@@ -220,7 +220,7 @@ Json server_info_json(const Options& options, const ModelSpec& model, const Sche
   info["kv_events"] = stats.kv_events ? kv_events_json(*stats.kv_events, model.page_size) : Json(nullptr);
   mask_secrets(info);
   // A text of many options, whose secrets it has to itself.
-  info["hicache_storage_backend_extra_config"] = masked_config(storage.extra_config);
+  info["hicache_storage_backend_extra_config"] = masked_config(storage.backend, storage.extra_config);
   return info;
 }
 

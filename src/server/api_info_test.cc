@@ -11,6 +11,7 @@ using Json = nlohmann::ordered_json;
 TEST(ServerInfo, ShowsOptionsButNoSecrets) {
   Options options;
   options.api_key = "hush";
+  options.api_key_file = "/etc/larder/key";
   options.hicache_storage_backend = "file";
   SchedulerStats stats;
   stats.storage_in_force.backend = "hf3fs";  // attached since the start
@@ -24,6 +25,13 @@ TEST(ServerInfo, ShowsOptionsButNoSecrets) {
   EXPECT_EQ(info["hicache_storage_backend"], "hf3fs");
   EXPECT_EQ(info["hicache_storage_backend_extra_config"],
             R"({"metadata_server_url":"redis://***@host:7000","metadata_api_key":"***","rank":1})");
+  EXPECT_EQ(info["max_total_tokens"], options.max_total_tokens);
+  EXPECT_EQ(info["api_key_file"], "/etc/larder/key");
+  EXPECT_TRUE(info["internal_states"][0]["cached_tokens"].is_object());
+  stats.storage_in_force.backend = "plugin";
+  stats.storage_in_force.extra_config = R"({"library": "/lib/mine.so", "door": "hush"})";
+  EXPECT_EQ(server_info_json(options, ModelSpec{}, stats)["hicache_storage_backend_extra_config"],
+            R"({"library":"/lib/mine.so","door":"***"})");
   EXPECT_EQ(server_info_json({}, ModelSpec{}, {})["hicache_storage_backend_extra_config"], "");
 }
 

@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::size_t kWaitingThreads = 8;
 constexpr std::size_t kWaitingQueue = 1024;
-constexpr std::size_t kMostExported = 1024;  // namespaces, of 8 series: a registry has 10,000
+constexpr std::size_t kQuickBodyBytes = 64u << 10;  // a larger body is parsed and answered where waiting is allowed
+constexpr std::size_t kMostExported = 1024;         // namespaces, of 8 series: a registry has 10,000
 constexpr std::string_view kMediaType = "application/octet-stream";
 
 // The password of "Basic <base64 of user:password>"; none if that is not what it is.
@@ -72,7 +73,8 @@ class Server final : public MetadataServer {
         changes_wait_(parts.changes_wait),
         reference_(service_, *parts.clock, parts.reference),
         keys_(registry_.counter("larder_metadata_keys_total", "Keys asked for, over all calls.")),
-        waiting_(std::make_unique<ThreadPoolExecutor>("metadata", kWaitingThreads, kWaitingQueue, OnShutdown::kDrop)) {
+        waiting_(std::make_unique<ThreadPoolExecutor>("metadata", kWaitingThreads, kWaitingQueue, OnShutdown::kDrop)),
+        rendering_(std::make_unique<ThreadPoolExecutor>("rendering", 1, kWaitingQueue, OnShutdown::kDrop)) {
     auth_.api_key = parts.api_key;
     using Call = ReferenceRoutes::Call;
     for (const Call call :
@@ -84,6 +86,7 @@ class Server final : public MetadataServer {
   ~Server() override {
     listener_.reset();  // no handler runs from here on; late answers are dropped
     waiting_.reset();
+    rendering_.reset();
   }
 
   Status listen(const ListenOptions& options) {
@@ -144,7 +147,12 @@ class Server final : public MetadataServer {
   template <class Work>
   void run(bool may_wait, const Exchange& exchange, Work work) {
     if (!may_wait && !always_waits_) return exchange->respond(work());
-    const Status posted = waiting_->post([exchange, work = std::move(work)]() mutable {
+    run_on(*waiting_, exchange, std::move(work));
+  }
+
+  template <class Work>
+  static void run_on(ThreadPoolExecutor& threads, const Exchange& exchange, Work work) {
+    const Status posted = threads.post([exchange, work = std::move(work)]() mutable {
       try {
         exchange->respond(work());
       } catch (const std::exception& error) {  // out of memory: this request fails, the server lives on
@@ -153,6 +161,9 @@ class Server final : public MetadataServer {
     });
     if (!posted.is_ok()) exchange->respond(plain_detail(503, "too many requests are waiting"));
   }
+
+  // An I/O thread that works on a large body answers nobody else meanwhile, /health included.
+  static bool is_long(const HttpRequest& request) { return request.body.size() > kQuickBodyBytes; }
 
   void handle(HttpRequest request, Exchange exchange) {
     if (std::optional<HttpResponse> refused = refusal(request)) return exchange->respond(std::move(*refused));
@@ -165,7 +176,8 @@ class Server final : public MetadataServer {
     if (!takes("POST", request, exchange)) return;
     const ReferenceRoutes::Call call = found->call;
     calls_[static_cast<std::size_t>(call)]->increment();
-    const bool waits = ReferenceRoutes::may_wait(call) || (changes_wait_ && ReferenceRoutes::changes(call));
+    const bool waits =
+        is_long(request) || ReferenceRoutes::may_wait(call) || (changes_wait_ && ReferenceRoutes::changes(call));
     if (!always_waits_ && !waits) return exchange->respond(answer(*found, request.body));
     run(true, exchange, [this, request = std::move(request)] {
       return answer(*ReferenceRoutes::route_of(request.path), request.body);
@@ -189,8 +201,9 @@ class Server final : public MetadataServer {
     if (!takes("POST", request, exchange)) return;
     binary_calls_.increment();
     const metadata::WireGlance glance = metadata::glance_at(request.body);
+    const bool waits = is_long(request) || glance.may_wait || (changes_wait_ && glance.changes);
     // All of the request: while it lives, its body counts.
-    run(glance.may_wait || (changes_wait_ && glance.changes), exchange, [this, request = std::move(request)] {
+    run(waits, exchange, [this, request = std::move(request)] {
       metadata::WireAnswer answer = metadata::answer_wire_request(service_, request.body);
       keys_.increment(answer.keys);
       HttpResponse response;
@@ -232,8 +245,9 @@ class Server final : public MetadataServer {
     });
   }
 
+  // On a thread of its own: who has no key may ask this, and must not take those of the calls that need one.
   void metrics(const HttpRequest& request, const Exchange& exchange) {
-    run(true, exchange, [this, request] {
+    run_on(*rendering_, exchange, [this, request] {
       const auto all = service_.stats();
       if (all.is_ok()) {
         export_all(*all);
@@ -286,7 +300,8 @@ class Server final : public MetadataServer {
   Counter& keys_;
   Counter& binary_calls_ = counter("/v1/metadata");
   std::unique_ptr<ThreadPoolExecutor> waiting_;
-  std::unique_ptr<HttpListener> listener_;  // last: its handler uses the rest
+  std::unique_ptr<ThreadPoolExecutor> rendering_;  // of /metrics
+  std::unique_ptr<HttpListener> listener_;         // last: its handler uses the rest
 };
 
 }  // namespace

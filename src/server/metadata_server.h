@@ -13,8 +13,9 @@
 // reference's client sends when its URL is http://larder:<key>@host:port. Else 401 {"error":"Unauthorized"}.
 // Errors: the reference's calls answer {"detail": text}; /v1/metadata answers in its own form with the HTTP status of
 // docs/errors.md; everything else as docs/errors.md. No input is answered by less than a clear 4xx.
-// Threads: requests arrive on the listener's I/O threads, and quick calls run there; what may wait for a disk runs on
-// an executor of its own. create(), stop_accepting(), wait_drained() and the destructor from one thread.
+// Threads: requests arrive on the listener's I/O threads, and quick calls run there; what may wait for a disk, or has a
+// body of more than 64 KiB, runs on an executor of its own, and /metrics on another, of one thread. create(),
+// stop_accepting(), wait_drained() and the destructor from one thread.
 // Lifetime: service, clock and metrics outlive it. The destructor ends open requests and joins its threads.
 #pragma once
 

@@ -76,7 +76,7 @@ class HttpStorageDoor final : public StorageDoor {
 
 std::string described(const AttachedStorage& storage) {
   if (storage.backend.empty()) return "no storage";
-  const std::string config = storage.extra_config.empty() ? "" : masked_config(storage.extra_config).substr(0, 300);
+  const std::string config = masked_config(storage.backend, storage.extra_config).substr(0, 300);
   return fmt::format("storage '{}'{}", storage.backend, config.empty() ? "" : " with " + config);
 }
 

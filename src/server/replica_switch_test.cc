@@ -105,10 +105,14 @@ TEST_F(ReplicaSwitchTest, TheSameStorageIsTheSameHoweverItIsWritten) {
 }
 
 TEST_F(ReplicaSwitchTest, NoSecretIsShown) {
-  fakes_[1]->has = {"hf3fs", R"({"metadata_api_key": "s3cret"})", "timeout", "write_back"};
-  const SwitchReport report = make().attach_storage(file_);
-  EXPECT_EQ(report.status.code(), StatusCode::kConflict);
-  EXPECT_EQ(switch_text(report).find("s3cret"), std::string::npos) << switch_text(report);
+  const std::pair<const char*, const char*> cases[] = {{"hf3fs", R"({"metadata_api_key": "s3cret"})"},
+                                                       {"plugin", R"({"library": "/x.so", "door": "s3cret"})"}};
+  for (const auto& [backend, config] : cases) {
+    fakes_[1]->has = {backend, config, "timeout", "write_back"};
+    const SwitchReport report = make().attach_storage(file_);
+    EXPECT_EQ(report.status.code(), StatusCode::kConflict);
+    EXPECT_EQ(switch_text(report).find("s3cret"), std::string::npos) << switch_text(report);
+  }
 }
 
 TEST_F(ReplicaSwitchTest, WhatStandsAgainstItIsToldBeforeAnythingChanges) {

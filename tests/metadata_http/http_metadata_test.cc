@@ -20,6 +20,7 @@
 #include "tests/support/loopback_listener.h"
 #include "tests/support/rest.h"
 #include "tests/support/signal.h"
+#include "tests/support/trickling_server.h"
 
 namespace larder::conformance {
 namespace {
@@ -296,6 +297,23 @@ TEST(HttpMetadataTest, AServerThatTakesNoConnectionCostsTheTimeOutOnce) {
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.to_string();
   EXPECT_GE(took, kLimit / 2);
   EXPECT_LT(took, 2 * kLimit) << "asked once";
+}
+
+// Each byte came in time, and so did each attempt: only the whole tells.
+TEST(HttpMetadataTest, AServerThatTricklesCostsTheTimeOutOnce) {
+  constexpr Nanos kLimit = std::chrono::milliseconds(400);
+  const std::string endless = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + std::string(1000, 'x');
+  for (const std::string& answer : {endless, std::string("HTTP/1")}) {  // the second breaks off after 300 ms
+    const support::TricklingServer server(answer);
+    const auto client = client_of("127.0.0.1:" + std::to_string(server.port()), kLimit);
+    const TimePoint begin = real_clock().now();
+    const Status status = client->stats().status();
+    const Nanos took = real_clock().now() - begin;
+    EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.to_string();
+    EXPECT_NE(status.message().find("(a call has 0.4 s)"), std::string::npos) << status.message();
+    EXPECT_GE(took, kLimit / 2);
+    EXPECT_LT(took, std::chrono::seconds(5)) << answer;
+  }
 }
 
 TEST(HttpMetadataTest, ManyThreadsShareFewConnections) {
