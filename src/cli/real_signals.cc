@@ -8,11 +8,18 @@
 namespace larder {
 namespace {
 
+// SIGHUP ends a process whose terminal is gone, unless it was told to stay (nohup).
+bool ends_by_hangup() {
+  struct sigaction now;
+  return sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler != SIG_IGN;
+}
+
 sigset_t stop_set() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  if (ends_by_hangup()) sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -26,7 +33,11 @@ StopSignals::StopSignals() {
 
 bool StopSignals::is_pending() const {
   sigset_t pending;
-  return sigpending(&pending) == 0 && (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
+  if (sigpending(&pending) != 0) return false;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (sigismember(&pending, signal) == 1) return true;
+  }
+  return false;
 }
 
 int StopSignals::wait() {

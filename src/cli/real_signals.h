@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGINT and SIGTERM as something to wait for.
+// SIGINT, SIGTERM and SIGHUP as something to wait for: they end a process in order. A SIGHUP that the process was begun
+// to ignore (nohup) stays ignored.
 //
 // Threads: made in main() before any other thread (they inherit the blocked set); wait() on one thread at a time.
 #pragma once
@@ -8,7 +9,7 @@ namespace larder {
 
 class StopSignals {
  public:
-  // Blocks both signals, and ignores SIGPIPE.
+  // Blocks them, and ignores SIGPIPE.
   StopSignals();
   // One of them has come, and nobody has waited for it yet.
   [[nodiscard]] bool is_pending() const;

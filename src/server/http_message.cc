@@ -36,11 +36,13 @@ std::string_view without_port(std::string_view authority) {
   return has_port ? authority.substr(0, colon) : authority;
 }
 
-// An address, or a name that no other machine can have.
+// An address, or a name that no other machine can have. Not 0.0.0.0 and [::], which lead here too: browsers have let
+// pages of other sites ask them.
 bool is_own_name(std::string_view host) {
   const std::string_view last = host.substr(host.rfind('.') + 1);  // all of it, without a dot
-  if (is_same_field_name(last, "localhost") || host.starts_with('[')) return true;
-  return !host.empty() && host.find_first_not_of("0123456789.") == std::string_view::npos;
+  if (is_same_field_name(last, "localhost")) return true;
+  if (host.find_first_not_of("[:0.]") == std::string_view::npos) return false;
+  return host.starts_with('[') || host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
 bool has_field(const HttpResponse& answer, std::string_view name) {
@@ -161,6 +163,16 @@ HttpResponse passed_head(unsigned status, std::vector<HttpField> fields) {
   remove_field(fields, "content-length");
   for (HttpField& field : fields) head.headers.emplace_back(std::move(field.name), std::move(field.value));
   return head;
+}
+
+std::string origin_form(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!is_same_field_name(target.substr(0, scheme.size()), scheme)) continue;
+    const std::size_t path = target.find_first_of("/?#", scheme.size());
+    if (path == std::string_view::npos) return "/";
+    return (target[path] == '/' ? "" : "/") + std::string(target.substr(path));
+  }
+  return std::string(target);
 }
 
 Status parse_target(std::string_view target, HttpRequest& out) {

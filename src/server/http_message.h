@@ -20,7 +20,7 @@ namespace larder {
 struct HttpRequest {
   std::string method;                        // as sent: "GET"; a HEAD is a GET here, see is_head
   bool is_head = false;                      // answer as to GET: the listener leaves the body out
-  std::string target;                        // as sent, with the query: "/a%20b?x=1"
+  std::string target;                        // as sent, with the query, from its path on: "/a%20b?x=1"
   std::string path;                          // percent-decoded, without the query: "/flush_cache"
   std::map<std::string, std::string> query;  // percent-decoded; the last of a name counts
   std::vector<HttpField> fields;             // as sent, in their order (those of one name together)
@@ -70,6 +70,10 @@ struct HttpResponse {
 // The head of another server's answer as that of ours, for HttpExchange::respond() and begin_stream(): Content-Type
 // goes to its place, and what is for one hop (remove_hop_by_hop) and Content-Length are left out.
 [[nodiscard]] HttpResponse passed_head(unsigned status, std::vector<HttpField> fields);
+
+// A target from its path on. One that a client sends to a proxy begins with "http://host" (RFC 9112, 3.2.2), and is
+// meant for us if it comes to us. "OPTIONS *" and others stay as they are.
+[[nodiscard]] std::string origin_form(std::string_view target);
 
 // Splits "/a/b?x=1&y" into path and query of `out`. kInvalidArgument: no leading '/', or a broken '%'.
 [[nodiscard]] Status parse_target(std::string_view target, HttpRequest& out);

@@ -22,8 +22,9 @@ TEST(WebPage, OfAnotherSiteIsKnownByWhatItsBrowserSends) {
     }
   }
   // A name that may be anybody's: what DNS says of it may change while the page is open.
-  for (const char* host : {"evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example",
-                           "notlocalhost", "", ":80", "127.0.0.1x"}) {
+  for (const char* host :
+       {"evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "notlocalhost", "",
+        ":80", "127.0.0.1x", "0.0.0.0", "0.0.0.0:80", "0", "[::]", "[::]:80", "[0:0:0:0:0:0:0:0]"}) {
     EXPECT_TRUE(from_page({{"Host", host}})) << host;
     EXPECT_TRUE(from_page({{"Host", host}, {"Origin", std::string("http://") + host}})) << host;
   }
@@ -39,6 +40,19 @@ TEST(RequestTarget, IsAPathAndAQuery) {
   for (const char* wrong : {"", "v1", "http://localhost/v1", "*", "/%", "/%u0041", "/v1#", "/v1?x=1#y"}) {
     EXPECT_EQ(parse_target(wrong, request).code(), StatusCode::kInvalidArgument) << wrong;
   }
+}
+
+TEST(RequestTarget, OfAProxysClientLosesSchemeAndHost) {
+  const std::pair<const char*, const char*> targets[] = {{"http://localhost:8080/v1/models?x=1", "/v1/models?x=1"},
+                                                         {"HTTPS://x/a%20b", "/a%20b"},
+                                                         {"http://x", "/"},
+                                                         {"http://x?y", "/?y"},
+                                                         {"http:///a", "/a"},
+                                                         {"/http://x/a", "/http://x/a"},
+                                                         {"*", "*"},
+                                                         {"", ""},
+                                                         {"http:/a", "http:/a"}};
+  for (const auto& [sent, expected] : targets) EXPECT_EQ(origin_form(sent), expected) << sent;
 }
 
 }  // namespace

@@ -258,6 +258,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     if (error) return read_failed(error);
     take_head();
     if (!parsed_.is_ok()) return refuse(error_response(parsed_));
+    if (has_other_coding()) {
+      // Where its body ends is not known; what comes behind the head would be taken for the next request.
+      return fail_request(400, "Transfer-Encoding: a body is sent with Content-Length, or chunked");
+    }
+    if (parser().get().count(http::field::host) > 1) return fail_request(400, "the request has several Host fields");
     if (core_->gate && !parser().is_done()) {
       std::optional<HttpResponse> refusal = core_->gate(request_);
       if (refusal) return refuse(*refusal);
@@ -273,6 +278,12 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     } else {
       read_body();
     }
+  }
+
+  [[nodiscard]] bool has_other_coding() const {
+    return std::ranges::any_of(request_.fields, [](const HttpField& field) {
+      return is_same_field_name(field.name, "transfer-encoding") && !is_same_field_name(field.value, "chunked");
+    });
   }
 
   // Of the request whose head is here. A question has no body to speak of, and some may be asked by everybody.
@@ -303,7 +314,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     name_request();
     request_.id = id_;
     const auto target = head.target();
-    request_.target.assign(target.data(), target.size());
+    request_.target = origin_form({target.data(), target.size()});
     parsed_ = parse_target(request_.target, request_);
   }
 

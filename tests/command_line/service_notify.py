@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a service of Type=notify tells systemd: READY=1 once its port answers, STOPPING=1 when a stop has begun.
+"""What a service of Type=notify tells systemd: READY=1 once its port answers, STOPPING=1 when a stop has begun. A
+terminal that closes (SIGHUP) ends a server in the same order, unless it was started to ignore that (nohup).
 
     service_notify.py BINARY
 
@@ -80,6 +81,27 @@ def check_without_a_listener(binary, notify_socket, expected):
     print(f"ok   NOTIFY_SOCKET {str(notify_socket)[:20]}: goes on")
 
 
+def check_hangup(binary, command):
+    process = start(binary, command, None)
+    try:
+        need("listening on" in process.stdout.readline(), f"{command}: the server did not start")
+        process.send_signal(signal.SIGHUP)
+        output, errors = process.communicate(timeout=60)
+        need(process.returncode == 0, f"{command}: exit code {process.returncode} after SIGHUP: {output}{errors}")
+    finally:
+        process.kill()
+    process = start("nohup", [binary, *command], None)
+    try:
+        url = re.search(r"http://\S+", process.stdout.readline()).group(0)
+        process.send_signal(signal.SIGHUP)
+        with urllib.request.urlopen(url + "/health", timeout=30) as answer:
+            need(answer.status == 200, f"{command}: /health answered {answer.status} after a SIGHUP that it ignores")
+        stop(process)
+    finally:
+        process.kill()
+    print(f"ok   larder {command[0]}: SIGHUP")
+
+
 def main():
     binary = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -88,6 +110,7 @@ def main():
             check_server(binary, command, health, path, path)
             abstract = f"larder-notify-{os.getpid()}-{number}"
             check_server(binary, command, health, "\0" + abstract, "@" + abstract)
+            check_hangup(binary, command)
         check_without_a_listener(binary, None, "")
         check_without_a_listener(binary, "", "")
         check_without_a_listener(binary, f"{folder}/nobody", "systemd was not told READY=1")

@@ -199,6 +199,20 @@ TEST_F(BadInputTest, BrokenHttpIsAnswered) {
   EXPECT_EQ(call("GET", "/health").status, 200u);
 }
 
+// Where its body ends is not known: it is no empty one, and what is behind the head is no request.
+TEST_F(BadInputTest, ABodyInAnotherCodingEndsTheConnection) {
+  for (const char* coding : {"gzip", "identity", "chunked, gzip", "gzip, chunked", "xchunked",
+                             "gzip\r\nTransfer-Encoding: "
+                             "chunked"}) {
+    const auto connection = client();
+    const auto reply = connection->raw(std::string("POST /quiesce HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: ") +
+                                       coding + "\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    ASSERT_TRUE(reply.is_ok()) << coding;
+    EXPECT_EQ(reply->status, 400u) << coding;
+    EXPECT_NE(reply->body.find("Transfer-Encoding"), std::string::npos) << reply->body;
+  }
+}
+
 TEST_F(BadInputTest, ExpectContinueIsAnswered) {
   const auto reply =
       client()->raw("POST /quiesce HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
