@@ -188,6 +188,7 @@ int run_proxy(const ProxyOptions& options, ProxySettings settings) {
     const Status started = made.is_ok() ? server.start(options.command, settings.slot_directory) : made;
     if (!started.is_ok()) return fail_proxy(started);
     settings.upstream = server.url();
+    settings.starts = [&server] { return server.starts(); };
   }
   MetricsRegistry metrics;
   auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), metrics);

@@ -72,7 +72,10 @@ Status LlamaServerProcess::check_start() const {
 
 std::string LlamaServerProcess::url() const { return fmt::format("http://127.0.0.1:{}", port_); }
 
-Status LlamaServerProcess::start_once() { return child_.start(arguments_, {}); }
+Status LlamaServerProcess::start_once() {
+  starts_.fetch_add(1);
+  return child_.start(arguments_, {});
+}
 
 void LlamaServerProcess::watch() {
   int failed_starts = 0;

@@ -31,6 +31,8 @@ class LlamaServerProcess {
   // or the command is empty.
   [[nodiscard]] Status start(const std::vector<std::string>& command, const std::string& slot_directory);
   [[nodiscard]] std::string url() const;
+  // How often it was started so far; counted before it can answer. Any thread.
+  [[nodiscard]] std::uint64_t starts() const { return starts_.load(); }
   // It has answered once, so its command line is right: from here on it is started again when it dies.
   void has_served() { has_served_.store(true); }
   // It ended before it served, and is not started again. kInvalidArgument: it could not be executed. kUnavailable:
@@ -50,6 +52,7 @@ class LlamaServerProcess {
   std::vector<std::string> arguments_;
   std::uint16_t port_ = 0;
   std::atomic<bool> is_stopping_{false}, has_served_{false}, has_given_up_{false};
+  std::atomic<std::uint64_t> starts_{0};
   std::atomic<int> early_end_{kNone};  // the exit code before it served
   ChildProcess child_;                 // of the watching thread; kill_now() from any
   RankedMutex mutex_{LockRank::kServer};

@@ -105,6 +105,45 @@ TEST_F(RelayIdentity, AnAdapterIsWhatItsFileHas) {
   EXPECT_EQ(rig.reused(a_), 0u);
 }
 
+TEST_F(RelayIdentity, AServerWhoseStartsLookAlikeIsRefusedUnlessItIsOurOwn) {
+  for (const char* marker : {"", "<__media__>", "<__media_pinned__>"}) {
+    for (const bool is_own : {false, true}) {
+      SCOPED_TRACE(std::string(marker) + (is_own ? ", own" : ""));
+      Rig rig({.geometry = geometry_of("dense"), .is_own = is_own});
+      rig.stop_proxy();
+      rig.kill_server();
+      rig.pin_marker(marker);
+      rig.start_server();
+      const Status started = rig.try_start_proxy(false);
+      EXPECT_EQ(started.code(), is_own ? StatusCode::kOk : StatusCode::kUnsupported) << started.to_string();
+      if (is_own) continue;
+      EXPECT_NE(started.message().find("media_marker"), std::string::npos) << started.message();
+    }
+  }
+}
+
+TEST_F(RelayIdentity, AServerOfOurOwnIsProvenAgainAfterItsRestart) {
+  Rig rig({.geometry = geometry_of("dense"), .has_adapter = true, .is_own = true});
+  rig.stop_proxy();
+  rig.kill_server();
+  rig.pin_marker("<__media__>");
+  rig.start_server();
+  rig.start_proxy();
+  (void)rig.ask(a_);
+  rig.wait_idle();
+  rig.kill_server();
+  rig.start_server();
+  EXPECT_EQ(rig.reused(a_), 384u) << "it is the one that is known";
+  rig.wait_idle();
+  rig.kill_server();
+  rig.write_adapter(2);
+  rig.start_server();
+  EXPECT_EQ(rig.post("/completion", {{"prompt", a_}, {"n_predict", 4}}).http, 200u);
+  const std::vector<std::string> complaints = rig.server().take_complaints();
+  ASSERT_EQ(complaints.size(), 1u) << "its adapter is another one, so the request goes on as it is";
+  EXPECT_NE(complaints[0].find("without a slot"), std::string::npos) << complaints[0];
+}
+
 INSTANTIATE_TEST_SUITE_P(All, RelayBranches,
                          testing::Values("dense", "uneven", "sliding", "hybrid", "hybrid_rope", "hybrid_sliding",
                                          "short_convolution", "recurrent", "streams"),

@@ -88,7 +88,7 @@ void FakeLlamaServer::doze() {
 void FakeLlamaServer::replace() {
   LockGuard guard(mutex_);
   empty_slots();
-  instance_ += ", replaced";
+  instance_.insert(instance_.size() - 3, "R");  // another marker
 }
 
 void FakeLlamaServer::empty_slots() {
@@ -134,9 +134,9 @@ int FakeLlamaServer::calls(const std::string& what) {
   return calls_[what];
 }
 
-std::vector<std::string> FakeLlamaServer::complaints() {
+std::vector<std::string> FakeLlamaServer::take_complaints() {
   LockGuard guard(mutex_);
-  return complaints_;
+  return std::exchange(complaints_, {});
 }
 
 FakeLlamaServer::Json FakeLlamaServer::adapters() {

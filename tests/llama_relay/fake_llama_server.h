@@ -7,8 +7,8 @@
 // written as llama.cpp does: a wrong byte, page, order or checkpoint that is restored is another answer, which
 // expected_answer() tells. Text is its bytes, with a token in front.
 //
-// It is stricter than the real one. What the proxy must not do is noted in complaints(): a slot that two requests use
-// at once, a request without a slot, fields that nobody asked for, a save of an empty slot, an impossible file.
+// It is stricter than the real one. What the proxy must not do is noted for take_complaints(): a slot that two requests
+// use at once, a request without a slot, fields that nobody asked for, a save of an empty slot, an impossible file.
 //
 // Threads: any. Lifetime: its destructor is a kill -9: connections break off, nothing is answered any more.
 // Cost: the square of the tokens.
@@ -78,7 +78,7 @@ class FakeLlamaServer {
   [[nodiscard]] bool wait_held(int count = 1);
   [[nodiscard]] bool wait_queued(int count = 1);
   [[nodiscard]] int calls(const std::string& what);
-  [[nodiscard]] std::vector<std::string> complaints();
+  [[nodiscard]] std::vector<std::string> take_complaints();  // and forgets them
 
  private:
   using Json = nlohmann::json;

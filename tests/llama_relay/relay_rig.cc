@@ -79,7 +79,7 @@ void Rig::start_server(const std::string& build, std::uint32_t context) {
   settings.slot_directory = slots_.path();
   settings.model_path = models_.path() + "/model.gguf";
   settings.build = build;
-  settings.instance = fmt::format("start {}", ++starts_);
+  settings.instance = marker_.value_or(fmt::format("<__media_{:032}__>", ++starts_));
   settings.port = port_;
   settings.tls = tls();
   server_ = std::make_unique<FakeLlamaServer>(settings);
@@ -88,7 +88,7 @@ void Rig::start_server(const std::string& build, std::uint32_t context) {
 
 void Rig::kill_server() {
   if (server_ == nullptr) return;
-  for (const std::string& complaint : server_->complaints()) ADD_FAILURE() << complaint;
+  for (const std::string& complaint : server_->take_complaints()) ADD_FAILURE() << complaint;
   server_.reset();
 }
 
@@ -99,6 +99,7 @@ void Rig::start_proxy() {
 
 Status Rig::try_start_proxy(bool caps_slots) {
   ProxySettings settings;
+  if (options_.is_own) settings.starts = [this] { return starts_.load(); };
   settings.shifts_context = options_.shifts_context;
   settings.caps_slots = caps_slots;
   settings.upstream = fmt::format("{}://127.0.0.1:{}", options_.is_secure ? "https" : "http", port_);

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -36,6 +37,7 @@ struct RigOptions {
   bool has_long_factors = false;  // of RoPE, for contexts beyond the model's original one of kOriginalContext
   bool shifts_context = false;    // --context-shift
   bool has_adapter = false;
+  bool is_own = false;  // the proxy is told how often the server was started
   std::uint32_t shared_context = 1u << 20;
   TraceOptions trace = {};
 };
@@ -68,6 +70,8 @@ class Rig {
   void kill_server();
   // Under the old address, with empty slots.
   void start_server(const std::string& build = "fake-1", std::uint32_t context = 1024);
+  // From the next start on, at every start (LLAMA_MEDIA_MARKER); each start has another one else.
+  void pin_marker(const std::string& marker) { marker_ = marker; }
   // What the file of the adapter has; of the same size.
   void write_adapter(std::uint32_t number) const;
 
@@ -95,7 +99,8 @@ class Rig {
   const support::TemporaryDirectory certificates_;
   const support::TemporaryDirectory slots_, store_, models_;
   std::uint16_t port_ = 0;
-  int starts_ = 0;
+  std::atomic<std::uint64_t> starts_ = 0;  // the proxy asks on its own threads
+  std::optional<std::string> marker_;
   std::unique_ptr<FakeLlamaServer> server_;
   std::unique_ptr<MetricsRegistry> metrics_;
   std::unique_ptr<LlamaProxy> proxy_;

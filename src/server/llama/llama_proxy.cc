@@ -116,7 +116,7 @@ Status Proxy::start() {
   LARDER_RETURN_IF_ERROR(wait_for_server());
   HttpClient client(upstream_, settings_.quiet_limit, settings_.upstream_key);
   LlamaUpstream upstream(client);
-  const Result<UpstreamFacts> facts = upstream.facts();
+  const Result<UpstreamFacts> facts = ServerIdentity::ask(upstream, settings_.starts);
   if (!facts.is_ok()) return facts.status();
   Result<SlotProbeResult> proven = prove(upstream, *facts);
   if (!proven.is_ok()) return proven.status();
@@ -129,7 +129,7 @@ Status Proxy::start() {
   saver_ = std::make_unique<SlotSaver>(
       SlotSaver::Parts{format_, *store_, files_, metrics_, settings_.slot_directory, 2 * facts->slots + 4});
   identity_ = std::make_unique<ServerIdentity>(
-      *facts, *slots_, settings_.slots_limit, metrics_,
+      *facts, *slots_, settings_.slots_limit, metrics_, settings_.starts,
       [this](LlamaUpstream& again, const UpstreamFacts& now) { return prove_again(again, now); });
   parts_ = std::unique_ptr<RelayParts>(new RelayParts{format_,
                                                       *store_,
@@ -197,6 +197,13 @@ Status Proxy::wait_for_server() {
 }
 
 Result<SlotProbeResult> Proxy::prove(LlamaUpstream& upstream, const UpstreamFacts& facts) {
+  if (!settings_.starts && !tells_starts_apart(facts)) {
+    return unsupported(fmt::format(
+        "llama-server {} does not tell its starts apart (media_marker of GET /props is '{}'), so another model that "
+        "takes over at its address could be given this one's pages. Start llama-server behind --; or do not set "
+        "LLAMA_MEDIA_MARKER, and use a llama-server of April 2026 or later",
+        facts.build, facts.instance));
+  }
   const std::string& path = settings_.model_path.empty() ? facts.model_path : settings_.model_path;
   const Result<GgufModel> gguf = read_gguf(files_, path);
   if (!gguf.is_ok()) {

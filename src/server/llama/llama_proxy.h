@@ -43,6 +43,7 @@ struct ProxySettings {
   std::string upstream_key;                      // for what the proxy asks by itself; clients' keys go on as they are
   Nanos start_limit = std::chrono::minutes(30);  // for llama-server to load its model
   std::function<Status()> check_wait{};          // asked meanwhile: an error ends the wait, and is create()'s
+  std::function<std::uint64_t()> starts{};       // of our own llama-server, so far; empty: it is somebody else's
   Nanos quiet_limit = std::chrono::hours(1);     // without a byte of it
   Nanos slots_limit = std::chrono::seconds(10);  // for all slots to be free, when it is proven again
   std::string slot_directory;                    // its --slot-save-path

@@ -66,7 +66,16 @@ Status other_shape(std::string_view what) {
                   what));
 }
 
+constexpr std::string_view kMarkerBegin = "<__media_", kMarkerEnd = "__>";
+constexpr std::size_t kLeastDrawn = 16;  // characters; llama-server draws 32
+
 }  // namespace
+
+bool tells_starts_apart(const UpstreamFacts& facts) {
+  const std::string_view drawn = facts.instance;
+  if (!drawn.starts_with(kMarkerBegin) || !drawn.ends_with(kMarkerEnd)) return false;
+  return drawn.size() >= kMarkerBegin.size() + kLeastDrawn + kMarkerEnd.size();
+}
 
 std::string tokens_text(std::span<const TokenId> tokens) {
   std::string out = "[";

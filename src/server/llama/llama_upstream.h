@@ -20,11 +20,15 @@ namespace larder::llama {
 
 struct UpstreamFacts {  // of GET /props
   std::string model_path, build;
-  std::string instance;      // differs for each start of llama-server (older versions: it does not)
+  std::string instance;      // its media marker: see tells_starts_apart()
   bool is_sleeping = false;  // it has let its model go, and loads it anew when it is asked (--sleep-idle-seconds)
   std::uint32_t slots = 0;
   std::uint32_t slot_context = 0;  // tokens
 };
+
+// Whether another start of llama-server has another `instance`: a marker that it draws. Versions before April 2026 have
+// none, or one for all, and LLAMA_MEDIA_MARKER pins it.
+[[nodiscard]] bool tells_starts_apart(const UpstreamFacts& facts);
 
 struct Continuation {  // what a greedy answer was
   std::uint64_t cached = 0;

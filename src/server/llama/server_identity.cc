@@ -44,11 +44,23 @@ bool hides_context(const GgufFile& model, std::uint32_t slot_tokens, bool is_cap
 }
 
 ServerIdentity::ServerIdentity(UpstreamFacts facts, SlotTable& slots, Nanos slots_limit, ProxyMetrics& metrics,
-                               Prove prove)
-    : slots_(slots), slots_limit_(slots_limit), metrics_(metrics), prove_(std::move(prove)), facts_(std::move(facts)) {}
+                               Starts starts, Prove prove)
+    : slots_(slots),
+      slots_limit_(slots_limit),
+      metrics_(metrics),
+      starts_(std::move(starts)),
+      prove_(std::move(prove)),
+      facts_(std::move(facts)) {}
+
+Result<UpstreamFacts> ServerIdentity::ask(LlamaUpstream& upstream, const Starts& starts) {
+  Result<UpstreamFacts> facts = upstream.facts();
+  // Counted after the answer: whoever gave it was started by then.
+  if (facts.is_ok() && starts) facts->instance += fmt::format("; start {}", starts());
+  return facts;
+}
 
 Result<std::uint64_t> ServerIdentity::check(LlamaUpstream& client, LlamaUpstream& own) {
-  const Result<UpstreamFacts> now = client.facts();
+  const Result<UpstreamFacts> now = ask(client, starts_);
   if (!now.is_ok()) return now.status();
   {
     LockGuard guard(mutex_);
@@ -60,7 +72,7 @@ Result<std::uint64_t> ServerIdentity::check(LlamaUpstream& client, LlamaUpstream
 }
 
 void ServerIdentity::look(LlamaUpstream& client) {
-  const Result<UpstreamFacts> now = client.facts();
+  const Result<UpstreamFacts> now = ask(client, starts_);
   if (!now.is_ok() || !now->is_sleeping) return;
   LockGuard guard(mutex_);
   is_proven_ = false;
@@ -76,7 +88,7 @@ bool ServerIdentity::is_current(std::uint64_t checked) const {
 }
 
 bool ServerIdentity::is_still(std::uint64_t checked, LlamaUpstream& client) const {
-  const Result<UpstreamFacts> now = client.facts();
+  const Result<UpstreamFacts> now = ask(client, starts_);
   LockGuard guard(mutex_);
   return now.is_ok() && changing_ == 0 && version_ == checked && is_known(*now);
 }
@@ -101,7 +113,7 @@ Result<std::uint64_t> ServerIdentity::prove_again(LlamaUpstream& upstream) {
                           std::string("slots are free for a moment: ") + all.status().message());
     return all.status();
   }
-  const Result<UpstreamFacts> now = upstream.facts();
+  const Result<UpstreamFacts> now = ask(upstream, starts_);
   if (!now.is_ok()) return now.status();
   std::uint64_t version = 0;
   bool is_same = false;

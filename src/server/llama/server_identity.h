@@ -42,7 +42,13 @@ class ServerIdentity {
  public:
   // Proves a server that was started anew: kUnsupported if it is not the one whose pages we have. All slots are held.
   using Prove = std::function<Status(LlamaUpstream& upstream, const UpstreamFacts& facts)>;
-  ServerIdentity(UpstreamFacts facts, SlotTable& slots, Nanos slots_limit, ProxyMetrics& metrics, Prove prove);
+  // How often a llama-server of our own was started so far, any thread. Empty: it is somebody else's, and its marker
+  // tells its starts apart.
+  using Starts = std::function<std::uint64_t()>;
+  ServerIdentity(UpstreamFacts facts, SlotTable& slots, Nanos slots_limit, ProxyMetrics& metrics, Starts starts,
+                 Prove prove);
+  // Who answers now.
+  [[nodiscard]] static Result<UpstreamFacts> ask(LlamaUpstream& upstream, const Starts& starts);
 
   // Ok: it may be given prefixes as long as is_current() says so of what this returns. kConflict: it is another one,
   // for good. Others: it does not answer now, or not to this client. client: has the client's own key: who may not ask
@@ -65,6 +71,7 @@ class ServerIdentity {
   SlotTable& slots_;
   const Nanos slots_limit_;
   ProxyMetrics& metrics_;
+  const Starts starts_;
   const Prove prove_;
   mutable RankedMutex mutex_{LockRank::kServer};
   std::uint32_t changing_ LARDER_GUARDED_BY(mutex_) = 0;
