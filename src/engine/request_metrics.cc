@@ -171,17 +171,19 @@ void RequestMetrics::publish_cache(const SchedulerStats& stats, std::uint32_t pa
 void RequestMetrics::publish_storage(const SchedulerStats& stats) {
   metrics_.gauge("larder_storage_retired_backends", "Detached backends with operations in flight", labels_)
       .set(static_cast<double>(stats.storage_retired));
-  if (!stats.storage) return;
+  if (!stats.storage && !shows_storage_) return;
+  shows_storage_ = true;
+  const BackendStats detached;  // what was left behind is no longer ours: a gauge that stayed would go on alarming
+  const BackendStats& now = stats.storage ? *stats.storage : detached;
   const auto set = [&](const char* name, const char* help, std::uint64_t value) {
     metrics_.gauge(name, help, labels_).set(static_cast<double>(value));
   };
-  set("larder_storage_pages", "Pages in storage", stats.storage->pages);
-  set("larder_storage_physical_bytes", "Bytes on disk", stats.storage->physical_bytes);
+  set("larder_storage_pages", "Pages in storage", now.pages);
+  set("larder_storage_physical_bytes", "Bytes on disk", now.physical_bytes);
   set("larder_storage_capacity_bytes", "Most bytes on disk: max_size, or what a full disk left; 0: no limit known",
-      stats.storage->capacity_bytes);
-  set("larder_storage_segments", "Segment files", stats.storage->segments);
-  set("larder_storage_suspended_volumes", "Directories that take no writes after errors",
-      stats.storage->suspended_volumes);
+      now.capacity_bytes);
+  set("larder_storage_segments", "Segment files", now.segments);
+  set("larder_storage_suspended_volumes", "Directories that take no writes after errors", now.suspended_volumes);
 }
 
 void RequestMetrics::publish_tiers(const SchedulerStats& stats, std::uint32_t page_size) {

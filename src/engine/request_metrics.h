@@ -55,6 +55,7 @@ class RequestMetrics {
   const Labels labels_;
   Counter &prompt_tokens_, &generation_tokens_, &requests_, &aborted_, &callbacks_threw_;
   Counter &cached_device_, &cached_host_, &cached_total_;
+  bool shows_storage_ = false;         // a backend was attached once
   Counter* cached_storage_ = nullptr;  // of the backend attached now or last; null: there was none
   Histogram &ttft_, &inter_token_, &end_to_end_, &queue_time_;
   Gauge &running_, &queued_, &used_tokens_, &token_usage_, &hit_rate_, &host_used_, &host_total_;

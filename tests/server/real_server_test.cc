@@ -303,9 +303,18 @@ TEST_F(RealServerTest, ThePublishedAttachAndDetachScript) {
   EXPECT_EQ(in_force(), status) << "what was refused has changed nothing";
 
   EXPECT_EQ(call("POST", "/hicache/storage-backend/clear").body, "Hierarchical cache storage backend cleared.\n");
+  const auto capacity = [&] {
+    const std::string page = call("GET", "/metrics").body, name = "\nlarder_storage_capacity_bytes{";
+    const std::size_t at = page.find(' ', page.find(name));
+    return page.find(name) == std::string::npos ? -1.0 : std::stod(page.substr(at + 1));
+  };
+  EXPECT_GT(capacity(), 0);
   const HttpReply detached = call("DELETE", kRoute);
   EXPECT_EQ(detached.status, 200u);
   EXPECT_EQ(detached.body, "HiCache storage backend detached.\nDetached HiCache storage backend successfully.\n");
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);  // it is published now and then
+  while (capacity() > 0 && std::chrono::steady_clock::now() < end) {}
+  EXPECT_EQ(capacity(), 0) << "of what is attached now";
   status = in_force();
   EXPECT_TRUE(status["hicache_storage_backend"].is_null());
   EXPECT_TRUE(status["hicache_storage_backend_extra_config"].is_null());
