@@ -303,7 +303,9 @@ function(larder_add_command_line_tests)
   set_tests_properties(larder_replay_lru PROPERTIES LABELS fast TIMEOUT 300)
   add_test(NAME larder_replay_adversarial
     COMMAND ${PROJECT_SOURCE_DIR}/tests/replay/adversarial.py $<TARGET_FILE:larder>)
-  set_tests_properties(larder_replay_adversarial PROPERTIES LABELS slow TIMEOUT 600)
+  add_test(NAME larder_replay_mixtures
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/replay/mixtures.py $<TARGET_FILE:larder>)
+  set_tests_properties(larder_replay_adversarial larder_replay_mixtures PROPERTIES LABELS slow TIMEOUT 600)
   add_test(NAME larder_service_notify
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/service_notify.py $<TARGET_FILE:larder>)
   add_test(NAME larder_stat_watch

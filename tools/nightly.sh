@@ -46,6 +46,7 @@ main() {
   check slow slow_tests
   check servers sglang_servers
   check sanitizers ./test.sh --sanitizers
+  check mixtures tests/replay/mixtures.py build/release/larder --first "$(date +%Y%j)" --seeds 300
   check simulation build/release/larder sim --seeds 10000 --events 1000 --probes --write-failure "$out/failure.txt"
   check every_fault build/release/larder sim --every-fault --seeds 100 --events 120 \
     --write-failure "$out/fault.txt"

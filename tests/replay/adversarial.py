@@ -10,7 +10,6 @@ flood   a quarter of the requests are turns of 60 conversations of one tenant; t
         another
 loop    200 documents in turn, which need a little more than the host has
 waves   16 conversations of four turns, which take turns; then 16 new ones, and nobody comes back to the old ones
-
 visits  200 conversations at a time, of two turns each, in any order
 
 Checked: `value` has at least 0.95 times what the best of the classic policies has. And hints (`--hints`): right for
@@ -102,8 +101,12 @@ LOADS = (scan, flood, loop, waves, visits)
 
 
 def write(path, load):
+    write_rows(path, load(random.Random(1), Names()))
+
+
+def write_rows(path, requests):
     with open(path, "w", encoding="utf-8") as out:
-        for i, (blocks, last, answer, tenant) in enumerate(load(random.Random(1), Names())):
+        for i, (blocks, last, answer, tenant) in enumerate(requests):
             length = PAGE * (len(blocks) - 1) + last
             row = {"timestamp": 300 * i, "input_length": length, "output_length": answer, "hash_ids": blocks}
             if tenant:
