@@ -105,7 +105,8 @@ CACHE_KEYS = (
     ("prefetch_timeout_max", "prefetch_timeout_max", "seconds at most", "not in 0.5.23; it had it before"),
     ("tp_lcm_size", "", "taken, and not needed: `larder serve` has one rank",
      "same name; for other numbers of ranks, also of [Larder in SGLang](sglang.md#other-numbers-of-ranks)"),
-    ("hicache_storage_pass_prefix_keys", "", "taken, and not needed", "same name"),
+    ("hicache_storage_pass_prefix_keys", "", "taken, and not needed",
+     "same name; [Larder in SGLang](sglang.md#start) needs it"),
 )
 SECONDS = {"seconds": 1, "milliseconds": 1e-3}
 

@@ -54,6 +54,7 @@ def larder_storage(**config):
         "module_path": "larder_sglang",
         "class_name": "LarderStorage",
         "interface_v1": 1,
+        "hicache_storage_pass_prefix_keys": True,
         "prefetch_threshold": PAGE,
         "timeout_seconds": 60,  # a busy machine makes no misses
         "put_timeout_seconds": 60,

@@ -24,7 +24,7 @@ logger = logging.getLogger("larder.sglang")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 # Codes of a page that are no news: it is not there, or the store's policy declined it.
 _QUIET_CODES = frozenset({int(larder.Code.OK), int(larder.Code.NOT_FOUND), int(larder.Code.UNSUPPORTED)})
-_OK = int(larder.Code.OK)
+_OK, _DECLINED = int(larder.Code.OK), int(larder.Code.UNSUPPORTED)
 _SMALL_PAGE_TOKENS = 16
 _DETACH_SECONDS = 1.0  # that a detach waits for a store; then it is closed in the background
 
@@ -353,11 +353,12 @@ class LarderStorage(HiCacheStorage):
         return False
 
     def _answer(self, is_put: bool, codes: list[int], page_bytes: int, seconds: float) -> list[bool]:
-        done = [code == _OK for code in codes]
-        moved = sum(done)
+        """What the store's policy declined to write is dealt with: SGLang gives up a node at its first failure."""
+        moved = codes.count(_OK)
+        done = [code == _OK or (is_put and code == _DECLINED) for code in codes]
         if self._config.enable_storage_metrics:
             self._meter.add(is_put, moved, moved * page_bytes, seconds)
-        if moved < len(done):
+        if moved < len(codes):
             for code in set(codes) - _QUIET_CODES:
                 kind = f"{'set' if is_put else 'get'}: {larder.Code(code).name.lower()}"
                 self._trouble.note(kind, f"{codes.count(code)} of {len(codes)} pages", logging.WARNING)
