@@ -425,7 +425,7 @@ typedef struct larder_load_options {
   uint32_t struct_size;
   uint32_t reserved;
   uint64_t lookup;
-  uint64_t pages;             /* one of its points; if all pools have ALL_PAGES, any from own_pages to the last */
+  uint64_t pages;             /* one of its points; if all pools have ALL_PAGES, any from own_pages (and 1) on */
   const larder_place* places; /* exactly what the point says, for each pool with bytes; read during the call */
   size_t place_count;
   larder_page_fn page; /* or else: takes each page, pool by pool, pages ascending */
@@ -459,7 +459,8 @@ typedef struct larder_save_options {
 #define LARDER_SAVE_MAY_WAIT 1u
 
 /* *transfer: as larder_load().
- * LARDER_INVALID_ARGUMENT: the tokens do not reach to_page, or a place is missing, not part of it or of another size.
+ * LARDER_INVALID_ARGUMENT: nothing is given (no page, window or state), the tokens do not reach to_page, or a place is
+ * missing, not part of it or of another size.
  * LARDER_OVERLOADED: as larder_load(); saves under way hold save_share; or the pages before from_page are on their way
  * in an earlier save: again after a poll. */
 LARDER_API larder_code larder_save(larder_connector* connector, const larder_save_options* options, uint64_t* transfer,
