@@ -52,8 +52,9 @@ std::string SimService::answer(const std::string& message, TimePoint now) {
 }
 
 void ServiceLine::travel() {
-  if (most_ <= Nanos{0}) return;
+  if (most_ <= Nanos{0} || !service_.begin_way()) return;
   clock_.advance(Nanos(static_cast<std::int64_t>(rng_.below(static_cast<std::uint64_t>(most_.count()) + 1))));
+  service_.end_way();
 }
 
 Result<std::string> ServiceLine::exchange(const std::string& message) {

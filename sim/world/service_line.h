@@ -51,8 +51,13 @@ class SimService {
   // It arrives with the first message that comes at `when` or after it, before that one.
   void keep_late(TimePoint when, std::string message) { late_.emplace(when, std::move(message)); }
   [[nodiscard]] std::string answer(const std::string& message, TimePoint now);
+  // A message is on its way: what happens meanwhile may send others, whose ways lie within this one's. False: too many
+  // do so already, and this one takes no time. (With eight ranks they would never come to an end.)
+  [[nodiscard]] bool begin_way() { return ways_ < kMostWays && ++ways_ > 0; }
+  void end_way() { --ways_; }
 
  private:
+  static constexpr unsigned kMostWays = 2;
   void begin();
 
   SimClock& clock_;
@@ -61,6 +66,7 @@ class SimService {
   std::shared_ptr<EmbeddedMetadata> now_;
   Status begun_;
   std::multimap<TimePoint, std::string> late_;
+  unsigned ways_ = 0;
 };
 
 class ServiceLine final : public WireMetadata {

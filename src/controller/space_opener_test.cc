@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "controller/space_opener.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "model/presets.h"
+#include "tree/tree_test_support.h"
+
+namespace larder {
+namespace {
+
+// The opener of one rank, with its tree.
+struct Rank {
+  explicit Rank(std::uint32_t rank) : scope{.tp_rank = rank, .tp_size = 2} {}
+
+  const ModelSpec model = preset_model("gdn-tiny").value();
+  const NamespaceScope scope;
+  tree_test::Ledger ledger;
+  ManualClock clock;
+  RadixTree tree{tree_config_for(model, EvictionPolicy::kValue, false), ledger};
+  SpaceTable table;
+  CacheCounters counters;
+  Tenants tenants{{}, {model, nullptr, nullptr, tree, clock, nullptr}};
+  SpaceOpener opener{8, {model, scope, tree, table, tenants, counters}};
+};
+
+// The keys of ranks differ, since their bytes do; what they evict may not, so tables of hashes have to be alike.
+TEST(SpaceOpener, PathsHaveTheSameHashOnAllRanks) {
+  Rank first(0), second(1);
+  std::vector<PathHash> seen;
+  for (const auto& [adapter, salt] : {std::pair{"", ""}, {"a", ""}, {"", "a"}, {"a", "b"}}) {
+    const NamespaceId a = first.opener.open(adapter, salt).value(), b = second.opener.open(adapter, salt).value();
+    EXPECT_EQ(a, b);
+    const NodeId root_a = first.tree.spaces().root(a), root_b = second.tree.spaces().root(b);
+    EXPECT_NE(first.tree.keys().last(root_a), second.tree.keys().last(root_b));
+    const PathHash hash = first.tree.keys().path_hash({root_a, 0});
+    EXPECT_EQ(second.tree.keys().path_hash({root_b, 0}), hash);
+    for (const PathHash& other : seen) EXPECT_NE(hash, other);
+    seen.push_back(hash);
+  }
+}
+
+}  // namespace
+}  // namespace larder
