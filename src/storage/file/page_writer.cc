@@ -120,10 +120,11 @@ Status PageWriter::plan_group(const std::shared_ptr<WriteOperation>& op, std::si
     if (!missing.empty()) {
       LARDER_RETURN_IF_ERROR(state_.room.check_new(new_bytes, missing.size()));
       std::vector<std::uint64_t> names;
-      for (const std::size_t i : missing) {
-        if (!admission_.asks_names()) break;
-        if (items[i].key != items[missing.back()].key) continue;
-        names.push_back(offer_name(identity_of(scope, items[i].pool), items[i].key));
+      if (admission_.asks_names()) {
+        const PageKey& last = items[missing.back()].key;
+        for (const std::size_t i : missing) {
+          if (items[i].key == last) names.push_back(offer_name(identity_of(scope, items[i].pool), last));
+        }
       }
       LARDER_RETURN_IF_ERROR(admission_.admit(names, new_bytes, state_.clock.now()));
     }

@@ -91,7 +91,7 @@ void SegmentLog::make(unsigned volume, LogKind kind, std::uint64_t record_bytes,
   steps_.place_waiting();
 }
 
-// What else is missing there is made again, too.
+// CLEARED is written again where it is missing: somebody deleted it, or a clear has not written it yet, or could not.
 void SegmentLog::mend_directory(const Volume& volume, const Restored& restored) {
   bool has_cleared = false;
   {
@@ -99,12 +99,13 @@ void SegmentLog::mend_directory(const Volume& volume, const Restored& restored) 
     has_cleared = !state_.cleared.entries().empty();
   }
   const std::string cleared = join_path(volume.directory, kClearedName);
-  const bool lacks_cleared = has_cleared && state_.files.stat(cleared).status().code() == StatusCode::kNotFound;
-  if (lacks_cleared) state_.post([this] { steps_.write_cleared(); });
-  if (!restored.lacked_files && !lacks_cleared) return;
+  if (has_cleared && state_.files.stat(cleared).status().code() == StatusCode::kNotFound) {
+    state_.post([this] { steps_.write_cleared(); });
+  }
+  if (!restored.lacked_files) return;
   log_warning("storage/file", volume.directory +
-                                  ": somebody deleted files of the store (FORMAT, LOCK or CLEARED) while it runs; they "
-                                  "are written again. Does something clean up there, such as systemd-tmpfiles?");
+                                  ": somebody deleted FORMAT or LOCK of the store while it runs; they are written "
+                                  "again. Does something clean up there, such as systemd-tmpfiles?");
 }
 
 // A full segment whose last write has ended is sealed; if nothing in it is alive, it goes. While it is synced it waits:
