@@ -23,7 +23,7 @@ check() {
 # test.sh runs a part of these with each commit.
 slow_tests() {
   cmake --preset release >/dev/null && cmake --build --preset release -- --quiet
-  LARDER_PROPERTY_OPERATIONS=40000 LARDER_HOST_SIZE_SEEDS=4 \
+  LARDER_PROPERTY_OPERATIONS=40000 LARDER_HOST_SIZE_SEEDS=8 \
     ctest --test-dir build/release --output-on-failure --no-tests=error -L slow -j "$(($(nproc) + 1))"
 }
 

@@ -121,8 +121,9 @@ HitRate replay(const HarnessOptions& options, const Load& load, std::size_t requ
 // checkpoint (a fork). Each takes one of the device's states from another restore point, which is worth more in some
 // loads.
 // Without windows such a model is under `value`, which remembers what was evicted for good: a host that keeps it for
-// longer teaches less, and on a device of 24 or 30 states one copy more or less moves what follows by a point. The
-// largest step down, of the sums over some loads, is 1.58. (lru has half of the hits, and needs 0.6.)
+// longer teaches less, and on a device of 24 or 30 states one copy more or less moves what follows by a point, in
+// either direction. The largest step down is 1.66 of sums over two loads, and 1.15 over four. (lru has half of the
+// hits, and needs 0.6.)
 double slack_of(Shape shape) {
   if (shape == Shape::kFullMamba) return 1.6;
   return shape == Shape::kAll ? 0.6 : 0.2;
