@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Is docs/metrics.md, which names every metric of src, as it would be written from the sources?
+"""Is docs/metrics.md, which names every metric of src and of SGLang's plug-in, as it would be written from the sources?
 
   tools/check_metrics_page.py           says so, and names sources with metrics that are in no part of the page
   tools/check_metrics_page.py --write   writes the page
@@ -16,6 +16,7 @@ PAGE = "docs/metrics.md"
 LITERALS = r'((?:"(?:\\.|[^"\\])*"\s*)+)'
 NAME = r'"((?:larder_|sglang:)[a-z0-9_]+)"'
 TIERS = "src/server/llama/completion_front.cc"  # export_tiers(): names without their beginning
+PLUGIN = "python/larder/sglang/metrics_page.py"
 # Heading, whose they are, sources, beginning of the names of export_tiers() if they are among them.
 PARTS = (
     ("Requests and tiers", "`larder serve --model NAME`. The names of SGLang mean the same here.",
@@ -30,6 +31,7 @@ PARTS = (
      "and `larder serve --model x.gguf` (each with `--store`), `larder_store_metrics()`. Connectors, and so the proxy "
      "and servers of GGUF files, use the store's backend itself: there all but `larder_door_store_*` stay at 0.",
      ("src/door/page_store_stats.cc",), ""),
+    ("SGLang's plug-in", "SGLang's ranks (`metrics_port`), beside those of their page store.", (PLUGIN,), ""),
     ("The proxy", "`larder proxy`.", ("src/server/llama/proxy_metrics.cc", "src/server/llama/llama_proxy.cc"),
      "larder_proxy"),
     ("GGUF files", "`larder serve --model x.gguf`.",
@@ -95,8 +97,17 @@ def labels_of(text, begin, rest, path):
     return list(dict.fromkeys(found))
 
 
+def metrics_of_plugin():
+    """[(name, kind, labels, help)]: the page is written as text there."""
+    text = source_tree.text_of(PLUGIN)
+    return [(name, kind, re.findall(name + r"\{\{(\w+)=", text), meaning)
+            for name, meaning, kind in re.findall(r'# HELP (\w+) (.+)",\s*"# TYPE \w+ (\w+)"', text)]
+
+
 def metrics_of(path):
     """[(name, kind, labels, help)] that a source registers, in its order; names of export_tiers() as they stand."""
+    if path == PLUGIN:
+        return metrics_of_plugin()
     text, found = with_constants(source_tree.text_of(path)), {}
     name = NAME if path != TIERS else r'"([a-z0-9_:]+)"'
     pattern = r"\b(" + "|".join(CALLS) + r")\(\s*(?:out,\s*)?" + name + r",\s*" + LITERALS

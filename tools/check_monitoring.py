@@ -29,6 +29,7 @@ RULES = "packaging/prometheus/larder_rules.yml"
 DASHBOARD = "packaging/grafana/larder.json"
 TESTS = ("tests/monitoring/rules_test.yml", "tests/monitoring/hit_rate_test.yml")
 PAGE = "docs/monitoring.md"
+PLUGIN = "python/larder/sglang/metrics_page.py"
 SKIPPED = 77
 OF_NO_ALERT = {"larder_storage_bytes_total", "larder_storage_service_seconds_bucket", "larder_tier_used_bytes",
                "larder_tier_capacity_bytes", "larder_serve_reused_tokens_total", "larder_serve_prompt_tokens_total"}
@@ -39,11 +40,12 @@ COLON = re.compile(r"^(sglang|llamacpp):\w+ metric names should not contain ':'$
 
 
 def registered_names():
-    """Names of the metrics in src: literals, and those that are put together from literals of the same file."""
+    """Names of the metrics in src, literals or put together from literals of the same file, and of SGLang's plug-in."""
     names, sources = set(), {}
     for path in source_tree.files((".cc",), ("src",)):
         if not path.name.endswith("_test.cc"):
             sources[path] = source_tree.text_of(path)
+    names.update(re.findall(r"# TYPE (larder_\w+)", source_tree.text_of(PLUGIN)))
     prefixes = {p for text in sources.values() for p in re.findall(r'export_tiers\([^"]*"(larder_\w+)"', text)}
     for text in sources.values():
         names.update(re.findall(r'"((?:larder_|sglang:)[a-z0-9_]+)"', text))
