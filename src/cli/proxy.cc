@@ -30,6 +30,7 @@ namespace larder {
 namespace {
 
 using llama::caps_slots;
+using llama::control_vectors;
 using llama::key_of;
 using llama::LlamaProxy;
 using llama::numeric_options;
@@ -157,6 +158,7 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   settings.model_path = o.model;
   settings.hashes_data = o.cache.hashes_data;
   settings.identity = o.command.empty() ? o.identity : numeric_options(o.command);
+  settings.control_vectors = control_vectors(o.command);
   settings.shifts_context = o.shifts_context || (!o.command.empty() && shifts_context(o.command));
   settings.caps_slots = o.caps_slots || (!o.command.empty() && caps_slots(o.command));
   settings.saves = o.cache.saves;

@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
-#include <string_view>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -24,7 +22,6 @@ constexpr Nanos kSoon = std::chrono::seconds(10);  // a life shorter than this i
 constexpr Nanos kPause = std::chrono::seconds(1);  // before it is started again
 constexpr int kMostFailedStarts = 5;
 constexpr int kNotExecutable = 126, kNoProgram = 127;  // exit codes of the shell; 127 is the dynamic linker's, too
-constexpr std::array<std::string_view, 4> kOurs = {"--host", "--port", "--slot-save-path", "--reuse-port"};
 }  // namespace
 
 LlamaServerProcess::LlamaServerProcess(std::function<void()> given_up)
@@ -33,28 +30,17 @@ LlamaServerProcess::LlamaServerProcess(std::function<void()> given_up)
 LlamaServerProcess::~LlamaServerProcess() { stop(); }
 
 Status LlamaServerProcess::start(const std::vector<std::string>& command, const std::string& slot_directory) {
-  if (command.empty()) return invalid_argument("no llama-server is named behind --");
-  for (const std::string_view option : kOurs) {
-    if (!has_option(command, option)) continue;
-    return invalid_argument(fmt::format("{} behind --: the proxy gives llama-server its own; leave it out", option));
-  }
   const Result<std::uint16_t> port = free_loopback_port();
   if (!port.is_ok()) return port.status();
   port_ = *port;
-  arguments_ = {"/bin/sh", "-c", kOutputToErrors};
+  const Result<std::vector<std::string>> ours = llama::proxied_command(command, port_, slot_directory);
+  if (!ours.is_ok()) return ours.status();
+  if (has_option(command, "--cache-ram") || has_option(command, "-cram")) {
+    log_info("proxy", "--cache-ram behind -- does not count: it is 0, as the proxy keeps the prompts");
+  }
   program_ = command.front();
-  arguments_.push_back(program_);
-  arguments_.insert(arguments_.end(), command.begin(), command.end());
-  for (const std::string& word : {std::string("--host"), std::string("127.0.0.1"), std::string("--port"),
-                                  std::to_string(port_), std::string("--slot-save-path"), slot_directory}) {
-    arguments_.push_back(word);
-  }
-  // Rows that are moved are not those that a prompt gives, and no page may have them; the last value counts.
-  arguments_.insert(arguments_.end(), {"--cache-reuse", "0"});
-  // What it would keep in memory of prompts the proxy keeps.
-  if (!has_option(command, "--cache-ram") && !has_option(command, "-cram")) {
-    arguments_.insert(arguments_.end(), {"--cache-ram", "0"});
-  }
+  arguments_ = {"/bin/sh", "-c", kOutputToErrors, program_};
+  arguments_.insert(arguments_.end(), ours->begin(), ours->end());
   LARDER_RETURN_IF_ERROR(start_once());
   return thread_.post([this] { watch(); });
 }

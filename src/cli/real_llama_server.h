@@ -26,9 +26,7 @@ class LlamaServerProcess {
   LlamaServerProcess(const LlamaServerProcess&) = delete;
   LlamaServerProcess& operator=(const LlamaServerProcess&) = delete;
 
-  // command: the executable and its options. This adds --host, --port and --slot-save-path, which may not be there,
-  // then --cache-reuse 0, and --cache-ram 0 if it says nothing about that. kInvalidArgument: one of the three is there,
-  // or the command is empty.
+  // command: the executable and its options, which becomes a llama::proxied_command().
   [[nodiscard]] Status start(const std::vector<std::string>& command, const std::string& slot_directory);
   [[nodiscard]] std::string url() const;
   // How often it was started so far; counted before it can answer. Any thread.

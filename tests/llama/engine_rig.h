@@ -61,6 +61,7 @@ class FakeWriter final : public AnswerWriter {
   void begin(const PromptUse& use) override {
     EXPECT_FALSE(has_ended_);
     if (begun_++ == 0) use_ = use;
+    last_use_ = use;
   }
   std::optional<TokenId> next(llama_context& context, std::int32_t row) override {
     EXPECT_GT(begun_, 0);
@@ -95,6 +96,7 @@ class FakeWriter final : public AnswerWriter {
   // The largest one from the reference.
   [[nodiscard]] float difference() const { return difference_; }
   [[nodiscard]] PromptUse use() const { return use_; }
+  [[nodiscard]] PromptUse last_use() const { return last_use_; }  // after it was set back
   [[nodiscard]] int begun() const { return begun_; }
   [[nodiscard]] bool has_ended() const { return has_ended_; }
 
@@ -107,7 +109,7 @@ class FakeWriter final : public AnswerWriter {
   // Of the engine's thread until it has ended.
   Tokens tokens_;
   float difference_ = 0;
-  PromptUse use_;
+  PromptUse use_, last_use_;
   int begun_ = 0;
   Status status_;
 };
@@ -180,8 +182,19 @@ class EngineRig {
     submit(prompt, writer);
     return writer;
   }
-  void submit(const Tokens& prompt, const std::shared_ptr<FakeWriter>& writer) {
-    const Status submitted = engine_->submit(request(prompt, writer));
+  // Writers of one request.
+  [[nodiscard]] std::vector<std::shared_ptr<FakeWriter>> several(const Tokens& prompt, std::size_t answers,
+                                                                 std::size_t count) const {
+    const Reference expected = reference(prompt, count);
+    std::vector<std::shared_ptr<FakeWriter>> writers(answers);
+    for (auto& writer : writers) writer = std::make_shared<FakeWriter>(expected);
+    return writers;
+  }
+  void submit(const Tokens& prompt, const std::shared_ptr<FakeWriter>& writer) { submit(prompt, std::vector{writer}); }
+  void submit(const Tokens& prompt, const std::vector<std::shared_ptr<FakeWriter>>& writers) {
+    EngineRequest asked = request(prompt, writers.front());
+    asked.answers.assign(writers.begin(), writers.end());
+    const Status submitted = engine_->submit(std::move(asked));
     EXPECT_TRUE(submitted.is_ok()) << submitted.to_string();
   }
   std::shared_ptr<FakeWriter> ask(const Tokens& prompt, std::size_t count = 8) {

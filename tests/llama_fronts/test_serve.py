@@ -261,6 +261,32 @@ def test_answers_say_why_no_more_was_reused(model, start, tokens, tmp_path):
     assert serve.metrics()['larder_misses_total{reason="no_checkpoint"}'] == 1
 
 
+def test_answers_say_that_a_prefix_found_no_room(model, start, tokens, tmp_path):
+    """Beside one that is being answered, and that ends while the prefix waits."""
+    serve = start(Serve(model("qwen35"), "-c", 2048, "-p", 2, *BATCH, store=tmp_path))
+    a = tokens(1200, 1)
+    serve.complete(a)
+    serve.wait_stored()
+    connection = http.client.HTTPConnection("127.0.0.1", serve.port, timeout=60)
+    body = {"prompt": tokens(1000, 2), "n_predict": 1000, "ignore_eos": True, "stream": True, "temperature": 0}
+    connection.request("POST", "/completion", json.dumps(body))
+    assert connection.getresponse().readline().startswith(b"data: ")
+    answer = serve.complete(a + tokens(10, 3))
+    assert (answer.reused, answer.miss) == (0, "load_failed; at_token=0")
+    assert serve.metrics()['larder_misses_total{reason="load_failed"}'] == 1
+    connection.close()
+    assert serve.complete(a + tokens(10, 4)).reused > 1000
+
+
+def test_several_answers_take_the_room_of_conversations_that_are_over(model, start, tokens):
+    serve = start(Serve(model("qwen3"), "-c", 1024, "-p", 4, *BATCH))
+    for seed in range(4):
+        serve.complete(tokens(240, seed))
+    body = {"prompt": tokens(700, 9), "n_predict": 4, "ignore_eos": True, "n": 4}
+    status, _, answer = serve.post("/completion", body)
+    assert status == 200 and len(answer) == 4, answer
+
+
 def test_a_router_knows_what_host_memory_has(model, start, tokens, tmp_path):
     """From KV events alone."""
     endpoints = {"endpoint": f"ipc://{tmp_path}/kv", "replay_endpoint": f"ipc://{tmp_path}/replay"}

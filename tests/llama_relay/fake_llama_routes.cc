@@ -15,13 +15,29 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr TokenId kBegin = 256, kMedia = 1000;
+constexpr TokenId kBegin = 256;
 
 // What llama-server and its clients know, and no more.
-const std::set<std::string> kFields = {
-    "prompt",  "messages",    "system", "n_predict",  "max_tokens",           "cache_prompt", "n_cache_reuse",
-    "id_slot", "temperature", "top_k",  "samplers",   "ignore_eos",           "n_probs",      "return_tokens",
-    "stream",  "n",           "model",  "cache_salt", "add_generation_prompt"};
+const std::set<std::string> kFields = {"prompt",
+                                       "messages",
+                                       "system",
+                                       "n_predict",
+                                       "max_tokens",
+                                       "cache_prompt",
+                                       "n_cache_reuse",
+                                       "id_slot",
+                                       "temperature",
+                                       "top_k",
+                                       "samplers",
+                                       "ignore_eos",
+                                       "n_probs",
+                                       "return_tokens",
+                                       "stream",
+                                       "n",
+                                       "model",
+                                       "cache_salt",
+                                       "add_generation_prompt",
+                                       "lora"};
 const std::set<std::string> kPrefillFields = {"prompt", "n_predict", "cache_prompt", "n_cache_reuse", "id_slot"};
 
 std::set<std::string> names_of(const Json& body) {
@@ -123,7 +139,9 @@ void FakeLlamaServer::serve(const HttpRequest& request, const std::shared_ptr<Ht
 
 void FakeLlamaServer::tell(const HttpRequest& request, ReplyStream& reply) {
   if (request.path == "/health") return respond(reply, {{"status", "ok"}});
-  if (request.path == "/lora-adapters") return respond(reply, adapters());
+  if (request.path == "/lora-adapters") {
+    return begin("adapters") ? refuse(reply, 500, "not today") : respond(reply, adapters());
+  }
   if (request.path != "/props") return refuse(reply, 404, "no such route");
   if (begin("props")) return refuse(reply, 500, "not today");
   respond(reply, {{"default_generation_settings", {{"n_ctx", settings_.context}}},
@@ -173,6 +191,8 @@ FakeLlamaServer::Ask FakeLlamaServer::ask_of(const Json& body, Form form) const 
   ask.form = form;
   ask.streams = body.value("stream", false);
   ask.caches = body.value("cache_prompt", true);
+  ask.has_lora = body.contains("lora") && !body["lora"].empty();
+  ask.is_adapted = ask.has_lora && body["lora"][0].value("scale", 0.0) != 0;
   const auto most = body.value("n_predict", body.value("max_tokens", std::int64_t{16}));
   ask.most = most < 0 ? 2 * std::uint64_t{settings_.context} : static_cast<std::uint64_t>(most);
   if (body.contains("messages")) {
@@ -218,21 +238,44 @@ void FakeLlamaServer::complete(const Json& body, Form form, ReplyStream& reply) 
   if (count > settings_.slots || wanted.value_or(0) >= settings_.slots) return refuse(reply, 400, "too few slots");
   const auto slot = take_slot(wanted, ask.prompt, reply);
   if (!slot) return;
-  if (count > 1) clear_children(*slot, count - 1);
-  answer(ask, *slot, reply);
+  const std::vector<std::uint32_t> children = take_children(count - 1, reply);
+  answer(ask, *slot, children, reply);
 }
 
-// Further answers are made in the lowest slots that are idle, which keep nothing of them.
-void FakeLlamaServer::clear_children(std::uint32_t parent, std::uint32_t count) {
+std::vector<std::uint32_t> FakeLlamaServer::take_children(std::uint32_t count, const ReplyStream& reply) {
   LockGuard guard(mutex_);
-  for (std::uint32_t i = 0; i < slots_.size() && count > 0; ++i) {
-    if (i == parent || slots_[i].is_busy) continue;
-    cut(i, 0);
-    --count;
+  while (!is_ending_ && !reply.is_gone()) {
+    std::vector<std::uint32_t> found;
+    for (std::uint32_t i = 0; i < slots_.size() && found.size() < count; ++i) {
+      if (!slots_[i].is_busy) found.push_back(i);
+    }
+    if (found.size() == count) {
+      for (const std::uint32_t child : found) slots_[child].is_busy = true;
+      return found;
+    }
+    changed_.wait_for(mutex_, std::chrono::milliseconds(1));
+  }
+  return {};
+}
+
+// The real one empties them now, and has not promised to: here they keep what the other answer was made with.
+void FakeLlamaServer::give_children(std::uint32_t parent, const std::vector<std::uint32_t>& children,
+                                    const ReplyStream& reply) {
+  for (const std::uint32_t child : children) {
+    {
+      LockGuard guard(mutex_);
+      cut(child, 0);
+      host_.share(parent, child, 0, static_cast<std::uint32_t>(slots_[parent].tokens.size()));
+      slots_[child].tokens = slots_[parent].tokens;
+      slots_[child].is_adapted = slots_[parent].is_adapted;
+      slots_[child].has_media = slots_[parent].has_media;
+    }
+    give_slot(child, reply);
   }
 }
 
-void FakeLlamaServer::answer(const Ask& ask, std::uint32_t slot, ReplyStream& reply) {
+void FakeLlamaServer::answer(const Ask& ask, std::uint32_t slot, const std::vector<std::uint32_t>& children,
+                             ReplyStream& reply) {
   Made made;
   std::vector<float> logits;
   HttpResponse head;
@@ -258,6 +301,7 @@ void FakeLlamaServer::answer(const Ask& ask, std::uint32_t slot, ReplyStream& re
     const bool is_sent = !ask.streams || reply.write("data: " + piece(ask, token).dump() + "\n\n");
     is_wanted = is_wanted && is_sent && !reply.is_gone();
   }
+  give_children(slot, children, reply);
   give_slot(slot, reply);
   if (!is_wanted) return;
   if (!ask.streams) return respond(reply, whole(ask, made));

@@ -276,6 +276,8 @@ bool FakeLlamaServer::restore(std::uint32_t slot, const std::string& path) {
   mine.tokens = file->tokens;
   const std::uint64_t oldest = parts->window ? parts->window->begin : 0;
   mine.lacks_window = oldest > 0 && oldest + settings_.geometry.window_tokens >= end;
+  mine.composed = end;
+  mine.oldest = oldest;
   return true;
 }
 
@@ -290,7 +292,27 @@ void FakeLlamaServer::cut(std::uint32_t slot, std::uint64_t tokens) {
   mine.tokens.resize(static_cast<std::size_t>(tokens));
   std::erase_if(mine.checkpoints, [&](const auto& one) { return one.first > tokens; });
   mine.lacks_window = false;
-  if (tokens == 0) mine.has_media = mine.is_shifted = false;
+  if (tokens > 0) return;
+  mine.has_media = mine.is_shifted = false;
+  mine.composed = mine.oldest = 0;
+}
+
+bool FakeLlamaServer::goes_back(std::uint32_t slot, std::uint64_t same, std::uint64_t prompt) const {
+  const bool has_all_rows = settings_.has_full_window && !settings_.geometry.recurrent;
+  return has_all_rows && same > 0 && slots_[slot].oldest < same - (same == prompt ? 1 : 0);
+}
+
+// Behind what was restored the rows are those of the tokens; the host has dropped some of them.
+void FakeLlamaServer::go_back(std::uint32_t slot, std::uint64_t tokens) {
+  Slot& mine = slots_[slot];
+  if (tokens == mine.tokens.size()) return;
+  if (tokens < mine.composed) return cut(slot, tokens);
+  const std::uint64_t composed = mine.composed, oldest = mine.oldest;
+  const Tokens kept(mine.tokens.begin(), mine.tokens.begin() + static_cast<std::ptrdiff_t>(tokens));
+  cut(slot, 0);
+  (void)decode(slot, kept);
+  mine.composed = composed;
+  mine.oldest = oldest;
 }
 
 // The rows are those of other tokens then.
@@ -305,6 +327,9 @@ void FakeLlamaServer::shift(std::uint32_t slot) {
 // Where it goes on; the slot stands there then.
 std::uint64_t FakeLlamaServer::resume(std::uint32_t slot, const Ask& ask) {
   Slot& mine = slots_[slot];
+  // Who names no adapters goes on from what others computed with theirs.
+  if (ask.has_lora && ask.is_adapted != mine.is_adapted) cut(slot, 0);
+  mine.is_adapted = ask.is_adapted;
   if (mine.has_media && ask.caches && !ask.has_media) complain_locked("a slot with images that was not emptied");
   if (mine.is_shifted && ask.caches) complain_locked("a slot that was shifted and not emptied");
   const std::uint64_t same = ask.caches ? common_length(mine.tokens, ask.prompt) : 0;
@@ -312,6 +337,9 @@ std::uint64_t FakeLlamaServer::resume(std::uint32_t slot, const Ask& ask) {
   if (!settings_.geometry.has_partial_form()) {
     at = std::min<std::uint64_t>(same, ask.prompt.size() - 1);
     cut(slot, at);
+  } else if (goes_back(slot, same, ask.prompt.size())) {
+    at = std::min<std::uint64_t>(same, ask.prompt.size() - 1);
+    go_back(slot, at);
   } else if (same > 0 && same == mine.tokens.size() && same < ask.prompt.size() && !mine.lacks_window) {
     at = same;
   } else {
@@ -332,7 +360,10 @@ std::uint64_t FakeLlamaServer::resume(std::uint32_t slot, const Ask& ask) {
 
 std::vector<float> FakeLlamaServer::decode(std::uint32_t slot, std::span<const TokenId> tokens) {
   Slot& mine = slots_[slot];
-  const auto logits = host_.decode(slot, static_cast<std::uint32_t>(mine.tokens.size()), tokens);
+  constexpr TokenId kAdapted = 5000;
+  Tokens seen(tokens.begin(), tokens.end());
+  for (TokenId& token : seen) token += mine.is_adapted ? kAdapted : 0;
+  const auto logits = host_.decode(slot, static_cast<std::uint32_t>(mine.tokens.size()), seen);
   mine.tokens.insert(mine.tokens.end(), tokens.begin(), tokens.end());
   if (!logits) complain_locked("a slot that cannot go on: " + logits.status().to_string());
   return logits.value_or({});

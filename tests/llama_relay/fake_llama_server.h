@@ -34,12 +34,17 @@ namespace larder::llama::relay_test {
 
 using Tokens = std::vector<TokenId>;
 
+inline constexpr TokenId kMedia = 1000;  // what an image becomes
+
 struct FakeServerSettings {
   BlobGeometry geometry;
   std::uint32_t slots = 1, context = 1024;
   std::uint32_t shared_context = 1u << 20;  // of all slots together: a restore that does not fit is refused
   bool shifts_context = false;              // a slot that is full loses half of its tokens, and moves the others' rows
   std::uint32_t checkpoint_offset = 0;      // a state is kept so many tokens before the end of each prompt; 0: none is
+  // --swa-full: it goes back to wherever the window has a row before, whether all that is seen from there is in it or
+  // not.
+  bool has_full_window = false;
   std::string slot_directory, model_path;
   std::string build = "fake-1", instance = "first";   // of /props
   nlohmann::json adapters = nlohmann::json::array();  // of /lora-adapters
@@ -63,7 +68,7 @@ class FakeLlamaServer {
 
   [[nodiscard]] std::uint16_t port() const { return listener_->port(); }
 
-  // what: "save", "restore", "erase", "prefill" (a prompt without an answer), "answer", "props".
+  // what: "save", "restore", "erase", "prefill" (a prompt without an answer), "answer", "props", "adapters" (GET).
   // The next `count` calls of it fail.
   void fail(const std::string& what, Fault fault, int count = 1);
   // Calls of it wait from now on: an answer behind its first `tokens`, a restore in the middle of its file. "prompt":
@@ -86,7 +91,10 @@ class FakeLlamaServer {
   struct Slot {
     Tokens tokens;  // what was computed
     bool is_busy = false, has_media = false, is_shifted = false;
+    bool is_adapted = false;    // computed with an adapter that a request had for itself
     bool lacks_window = false;  // restored without a cell before its window: the real one computes all anew
+    std::uint64_t composed = 0,
+                  oldest = 0;  // tokens that were restored, and the first of them with a row in the window
     int waiting = 0;
     std::uint64_t used = 0;
     std::map<std::uint64_t, std::vector<std::byte>> checkpoints;
@@ -94,6 +102,7 @@ class FakeLlamaServer {
   struct Ask {
     Tokens prompt;
     bool has_media = false, streams = false, caches = true;
+    bool has_lora = false, is_adapted = false;
     std::uint64_t most = 0;
     Form form = Form::kCompletion;
   };
@@ -111,13 +120,17 @@ class FakeLlamaServer {
   void complete(const Json& body, Form form, ReplyStream& reply);
   void check_completion(const Json& body, Form form);
   [[nodiscard]] Ask ask_of(const Json& body, Form form) const;
-  void answer(const Ask& ask, std::uint32_t slot, ReplyStream& reply);
+  void answer(const Ask& ask, std::uint32_t slot, const std::vector<std::uint32_t>& children, ReplyStream& reply);
   [[nodiscard]] static Json piece(const Ask& ask, TokenId token);
   [[nodiscard]] static Json whole(const Ask& ask, const Made& made);
   // Computes the prompt; what comes behind it.
   [[nodiscard]] std::vector<float> compute(std::uint32_t slot, const Ask& ask, Made& made) LARDER_REQUIRES(mutex_);
   [[nodiscard]] std::uint64_t resume(std::uint32_t slot, const Ask& ask) LARDER_REQUIRES(mutex_);
   void cut(std::uint32_t slot, std::uint64_t tokens) LARDER_REQUIRES(mutex_);
+  // As with a window of all rows.
+  [[nodiscard]] bool goes_back(std::uint32_t slot, std::uint64_t same, std::uint64_t prompt) const
+      LARDER_REQUIRES(mutex_);
+  void go_back(std::uint32_t slot, std::uint64_t tokens) LARDER_REQUIRES(mutex_);
   void shift(std::uint32_t slot) LARDER_REQUIRES(mutex_);
   [[nodiscard]] std::vector<float> decode(std::uint32_t slot, std::span<const TokenId> tokens) LARDER_REQUIRES(mutex_);
   // wanted: a slot, or nobody's wish. nullopt: the client is gone.
@@ -130,7 +143,9 @@ class FakeLlamaServer {
   void wake();
   [[nodiscard]] Json adapters() LARDER_EXCLUDES(mutex_);
   void set_adapters(Json adapters) LARDER_EXCLUDES(mutex_);
-  void clear_children(std::uint32_t parent, std::uint32_t count);
+  // Slots for further answers: whichever are idle, when there are enough. Empty: it ends, or the client is gone.
+  [[nodiscard]] std::vector<std::uint32_t> take_children(std::uint32_t count, const ReplyStream& reply);
+  void give_children(std::uint32_t parent, const std::vector<std::uint32_t>& children, const ReplyStream& reply);
   [[nodiscard]] std::optional<std::uint32_t> choose(const Tokens& prompt) const LARDER_REQUIRES(mutex_);
   // Waits if `what` is held; false: it was for nothing.
   bool wait_while_held(const std::string& what, const ReplyStream* stops_with);

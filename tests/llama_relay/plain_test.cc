@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests whose prompt is not looked at go on as they are, and are counted.
+#include <future>
+#include <thread>
+
 #include "tests/llama_relay/relay_rig.h"
 
 namespace larder::llama::relay_test {
@@ -91,6 +94,68 @@ TEST_F(RelayPlain, WithASaltThatIsNoText) {
   EXPECT_EQ(answer.tokens, rig_.expected(a_));
   EXPECT_FALSE(answer.reused.has_value());
   EXPECT_EQ(plain("not_understood"), 1);
+}
+
+// Only who has the same salt shares anything: neither the time that a prompt takes nor "cache_n" tells of another's.
+TEST(RelayPlainSlots, UseNothingOfAnotherTenant) {
+  Rig rig({.geometry = geometry_of("dense")});
+  const std::string text(200, 'q');
+  const auto cached = [&](const Json& prompt, const Json& salt) {
+    const Answer answer = rig.post("/completion", {{"prompt", prompt}, {"n_predict", 4}, {"cache_salt", salt}});
+    EXPECT_EQ(answer.http, 200u) << answer.body.dump();
+    rig.wait_idle();
+    return answer.body.at("timings").at("cache_n").get<int>();
+  };
+  const Json image = {{"prompt_string", text}, {"multimodal_data", {"aGVsbG8="}}};
+  (void)cached(text, "me");
+  EXPECT_EQ(cached(text, 7), 0);
+  EXPECT_EQ(cached(text, 7), 0) << "who gives no text shares with nobody";
+  (void)cached(text, "me");
+  EXPECT_EQ(cached(image, "you"), 0);
+  EXPECT_EQ(cached(image, "you"), 201) << "its own";
+  EXPECT_EQ(cached(image, "me"), 0);
+  EXPECT_EQ(cached(image, nullptr), 0);
+}
+
+// llama-server itself goes on from them.
+TEST(RelayPlainSlots, UseNothingOfAnAdapter) {
+  Rig rig({.geometry = geometry_of("dense")});
+  const Tokens a = random_tokens(200, 1);
+  const Json lora = Json::array({Json{{"id", 0}, {"scale", 1.0}}});
+  for (const Json& plain : {Json{{"prompt", a}, {"cache_salt", 7}, {"n_predict", 4}},
+                            Json{{"prompt", Json::array({a, a})}, {"n_predict", 4}}}) {
+    EXPECT_EQ(rig.post("/completion", {{"prompt", a}, {"n_predict", 4}, {"lora", lora}}).http, 200u);
+    rig.wait_idle();
+    EXPECT_EQ(rig.post("/completion", plain).tokens, rig.expected(a));
+    rig.wait_idle();
+  }
+}
+
+// The second answer is made in whichever slot is idle: one that another request has, too, and saves next.
+TEST(RelayPlainSlots, OfSeveralAnswersWithAnAdapterAreNobodyElses) {
+  Rig rig({.geometry = geometry_of("dense"), .slots = 2});
+  const Tokens a = random_tokens(200, 1);
+  const Json adapted = {{"prompt", a}, {"n", 2}, {"n_predict", 4}, {"lora", Json::array({Json{{"scale", 1.0}}})}};
+  rig.server().hold("answer", 2);
+  auto base = std::async(std::launch::async, [&] { return rig.ask(a); });
+  ASSERT_TRUE(rig.server().wait_held());
+  const int answers = rig.server().calls("answer");
+  auto other = std::async(std::launch::async, [&] { return rig.post("/completion", adapted); });
+  const auto has_come = [&] {
+    const auto status = HttpClient(rig.url(), std::chrono::seconds(20)).request("GET", "/larder/status");
+    return rig.server().calls("answer") > answers ||
+           status.value_or({}).body.find("\"waiting\":1") != std::string::npos;
+  };
+  while (!has_come()) std::this_thread::yield();
+  rig.server().release();
+  (void)base.get();
+  EXPECT_EQ(other.get().http, 200u);
+  rig.wait_idle();
+  for (const std::uint64_t seed : {2, 3}) {
+    (void)rig.ask(random_tokens(200, seed));
+    rig.wait_idle();
+  }
+  EXPECT_EQ(rig.ask(a).reused, 192u);
 }
 
 // llama-server drops it, and would take a path for another than the proxy does.

@@ -27,6 +27,13 @@ std::vector<std::byte> model_file(std::uint32_t window, bool has_long_factors) {
   return out.file(has_long_factors ? 160 : 128);
 }
 
+std::vector<std::byte> small_file(std::uint32_t number) {
+  gguf_test::GgufWriter out;
+  out.u32("number", number);
+  out.tensor("a.weight", {16, 2}, 0, 0);
+  return out.file(128);
+}
+
 void write_whole(const std::string& path, std::span<const std::byte> bytes) {
   const auto file = real_file_system().open(path, {.write = true, .create = true});
   EXPECT_TRUE(file.is_ok() && write_fully(**file, bytes, 0).is_ok());
@@ -37,6 +44,7 @@ void write_whole(const std::string& path, std::span<const std::byte> bytes) {
 Rig::Rig(const RigOptions& options) : options_(options) {
   write_whole(models_.path() + "/model.gguf", model_file(options.geometry.window_tokens, options.has_long_factors));
   if (options.has_adapter) write_adapter(1);
+  if (options.has_control_vector) write_control_vector(1);
   if (options.is_secure) {
     const support::CertificateAuthority authority("an authority of tests");
     const support::IssuedCertificate issued = authority.issue();
@@ -59,10 +67,11 @@ Rig::~Rig() {
 }
 
 void Rig::write_adapter(std::uint32_t number) const {
-  gguf_test::GgufWriter out;
-  out.u32("adapter.lora.alpha", number);
-  out.tensor("a.weight", {16, 2}, 0, 0);
-  write_whole(models_.path() + "/adapter.gguf", out.file(128));
+  write_whole(models_.path() + "/adapter.gguf", small_file(number));
+}
+
+void Rig::write_control_vector(std::uint32_t number) const {
+  write_whole(models_.path() + "/vector.gguf", small_file(number));
 }
 
 void Rig::start_server(const std::string& build, std::uint32_t context) {
@@ -72,6 +81,7 @@ void Rig::start_server(const std::string& build, std::uint32_t context) {
   settings.context = context;
   settings.shared_context = options_.shared_context;
   settings.shifts_context = options_.shifts_context;
+  settings.has_full_window = options_.has_full_window;
   if (options_.has_adapter) {
     settings.adapters = {{{"id", 0}, {"path", models_.path() + "/adapter.gguf"}, {"scale", 1.0}}};
   }
@@ -109,6 +119,8 @@ Status Rig::try_start_proxy(bool caps_slots) {
   settings.start_limit = kLimit;
   settings.quiet_limit = options_.quiet_limit;
   settings.slots_limit = options_.slots_limit;
+  settings.proof_pause = options_.proof_pause;
+  if (options_.has_control_vector) settings.control_vectors = {models_.path() + "/vector.gguf"};
   settings.saves = {.page_size = kPage, .grid = 0, .spacing = kPage};
   settings.trace = options_.trace;
   settings.workers = options_.workers;

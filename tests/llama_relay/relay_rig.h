@@ -33,10 +33,12 @@ struct RigOptions {
   std::uint32_t checkpoint_offset = 0;
   Nanos quiet_limit = std::chrono::seconds(20);
   Nanos slots_limit = std::chrono::seconds(20);
+  Nanos proof_pause = Nanos{0};
   bool is_secure = false;         // TLS on both sides of the proxy
   bool has_long_factors = false;  // of RoPE, for contexts beyond the model's original one of kOriginalContext
   bool shifts_context = false;    // --context-shift
-  bool has_adapter = false;
+  bool has_full_window = false;   // --swa-full
+  bool has_adapter = false, has_control_vector = false;
   bool is_own = false;  // the proxy is told how often the server was started
   std::uint32_t shared_context = 1u << 20;
   TraceOptions trace = {};
@@ -72,8 +74,9 @@ class Rig {
   void start_server(const std::string& build = "fake-1", std::uint32_t context = 1024);
   // From the next start on, at every start (LLAMA_MEDIA_MARKER); each start has another one else.
   void pin_marker(const std::string& marker) { marker_ = marker; }
-  // What the file of the adapter has; of the same size.
+  // What their files have; of the same size.
   void write_adapter(std::uint32_t number) const;
+  void write_control_vector(std::uint32_t number) const;
 
   [[nodiscard]] Answer post(const std::string& path, const Json& body) const;
   // /completion; the tokens must be those of a server that has computed all of the prompt.

@@ -35,6 +35,7 @@ struct ModelSettings {
   std::string overrides{};
   std::string adapter{}, salt{};  // LoRA adapters and their scales; who may share
   std::uint32_t page_size = 64;
+  bool operator==(const ModelSettings&) const = default;
 };
 
 struct ModelPools {

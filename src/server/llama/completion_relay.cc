@@ -21,14 +21,29 @@ double seconds_since(TimePoint begun, const Clock& clock) {
   return std::chrono::duration<double>(clock.now() - begun).count();
 }
 
+// Further answers are made in whichever slots llama-server finds idle, also in one that another request has and that
+// computes nothing just now. Older versions leave the rows there: those of an adapter would be saved as that request's.
+SlotTable::Wish wish_of(const PlainRequest& plain, std::uint32_t slots) {
+  SlotTable::Wish wish;
+  if (plain.has_adapters) {
+    wish.owner = std::nullopt;
+    wish.count = plain.answers > 1 ? slots : 1;
+  } else {
+    wish.owner = plain.salt;
+    wish.count = std::min(plain.answers, slots);
+  }
+  return wish;
+}
+
 std::string_view source_of(const CachedTokens& reuse) {
   return reuse.storage > 0 ? "storage" : reuse.host > 0 ? "host" : "slot";
 }
 
 }  // namespace
 
-Status CompletionRelay::run(std::uint64_t checked) {
-  checked_ = checked;
+Status CompletionRelay::run(std::optional<std::uint64_t> checked) {
+  is_proven_ = checked.has_value();
+  checked_ = checked.value_or(0);
   Status status = answer();
   remember(status);
   return status;
@@ -39,6 +54,7 @@ Status CompletionRelay::answer() {
   if (const auto* reason = std::get_if<PlainReason>(&parsed)) return run_plainly(*reason);
   const auto& asked = std::get<LlamaRequest>(parsed);
   if (asked.answers > parts_.slots.size()) return run_plainly(PlainReason::kTooManyAnswers);
+  if (!is_proven_) return run_plainly(PlainReason::kUnknownServer);
   if (!asked.takes_slot && !parts_.slots.chooses_by_likeness()) return run_plainly(PlainReason::kOtherSlot);
   const Status status = run_cached(asked);
   if (asked.answers > 1) parts_.slots.forget_free();
@@ -47,8 +63,9 @@ Status CompletionRelay::answer() {
 
 Status CompletionRelay::run_as_it_is() {
   if (route_use(request_.method, request_.path) == RouteUse::kNone) return forward(request_.body).status();
-  passed_on_ = "unknown_server";
-  Status status = go_on_plainly(true);
+  parts_.metrics.plain(PlainReason::kUnknownServer).increment();
+  passed_on_ = plain_reason_name(PlainReason::kUnknownServer);
+  Status status = go_on_plainly(parse_plain_request(request_.body), true);
   remember(status);
   return status;
 }
@@ -56,28 +73,61 @@ Status CompletionRelay::run_as_it_is() {
 // A slot that is ours to give is taken all the same, or llama-server would choose one that another request was given.
 Status CompletionRelay::run_plainly(PlainReason reason) {
   parts_.metrics.plain(reason).increment();
-  if (reason != PlainReason::kOtherRoute) passed_on_ = plain_reason_name(reason);
-  const bool can_be_pinned = route_takes_slot(request_.method, request_.path) && reason != PlainReason::kOtherRoute &&
+  if (reason == PlainReason::kOtherRoute) return go_on_plainly(std::nullopt, false);
+  passed_on_ = plain_reason_name(reason);
+  const std::optional<PlainRequest> plain = parse_plain_request(request_.body);
+  const bool can_be_pinned = plain && route_takes_slot(request_.method, request_.path) &&
                              reason != PlainReason::kTooManyAnswers && reason != PlainReason::kSeveralPrompts;
   if (can_be_pinned) {
-    Result<SlotTable::Hold> hold = take_slot({});
-    if (hold.is_ok()) hold_ = std::move(*hold);
+    Result<SlotTable::Hold> hold = take_slot(wish_of(*plain, parts_.slots.size()));
+    if (!hold.is_ok()) {
+      fail(hold.status());
+      return Status::ok();
+    }
+    hold_ = std::move(*hold);
   }
-  return go_on_plainly(reason != PlainReason::kOtherRoute);
+  return go_on_plainly(plain, true);
 }
 
-Status CompletionRelay::go_on_plainly(bool has_prompt) {
+Status CompletionRelay::go_on_plainly(const std::optional<PlainRequest>& plain, bool has_prompt) {
   const auto slot = hold_.is_held() ? std::optional(hold_.slot()) : std::nullopt;
-  std::optional<PlainBody> body;
-  if (has_prompt) body = plain_body(request_.body, slot);
+  if (!slot) empty_composed();
   if (reply_.is_gone()) return Status::ok();
-  const Result<unsigned> sent = forward(body ? std::move(body->text) : request_.body);
-  if (slot) hold_.contents().forget();
+  const Result<unsigned> sent = forward(plain ? plain->text(slot, !slot || may_use_slot()) : request_.body);
+  if (slot && plain) note_plain(*plain, sent.is_ok() && *sent == 200);
   const bool is_let_in = !sent.is_ok() || *sent != 401;  // who is not uses no slot
-  if (is_let_in && (!slot || !body)) parts_.slots.forget_all();
-  if (body && body->answers > 1) parts_.slots.forget_free();
+  if (is_let_in && !slot) parts_.slots.forget_all();
+  if (plain && plain->answers > 1) parts_.slots.forget_free();
   if (has_prompt) note_unrecorded(sent);
   return sent.status();
+}
+
+// Of a slot that was composed llama-server may go back to where the window is not whole (--swa-full), and how far this
+// prompt is the same nobody has looked.
+bool CompletionRelay::may_use_slot() {
+  const SlotContents& contents = hold_.contents();
+  const bool is_whole = contents.composed() == 0 || !parts_.format.geometry.window;
+  const bool is_changed = is_proven_ && !is_current();  // its adapters, while this request waited
+  return contents.is_owners() && is_whole && !is_changed;
+}
+
+// llama-server lets a request without adapters go on from what one with them has computed.
+void CompletionRelay::note_plain(const PlainRequest& plain, bool is_answered) {
+  if (plain.has_adapters) {
+    (void)empty_slot();
+  } else if (is_answered) {
+    hold_.contents().filled();
+  } else {
+    hold_.contents().disown();
+  }
+}
+
+void CompletionRelay::empty_composed() {
+  if (!parts_.format.geometry.window) return;
+  for (SlotTable::Hold& other : parts_.slots.take_free(true)) {
+    if (!upstream_.erase_slot(other.slot()).is_ok()) return;
+    other.contents().restored({});
+  }
 }
 
 Status CompletionRelay::run_cached(const LlamaRequest& asked) {
@@ -105,7 +155,7 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
     parts_.metrics.plain(PlainReason::kAdapters).increment();
     passed_on_ = plain_reason_name(PlainReason::kAdapters);
     if (!asked.takes_slot) hold_ = {};
-    return go_on_plainly(true);
+    return go_on_plainly(parse_plain_request(request_.body), true);
   }
   parts_.metrics.cached.increment();
   parts_.metrics.prompt_tokens.increment(prompt->size());
@@ -117,7 +167,7 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   if (!asked.takes_slot) lead_here(*prompt);
   if (reply_.is_gone()) return Status::ok();
   const bool is_known = !hold_.contents().is_unknown();  // of a slot that could not be emptied nothing is kept
-  const Result<unsigned> sent = forward(asked.takes_slot ? asked.text_for_slot(hold_.slot()) : request_.body);
+  const Result<unsigned> sent = forward(asked.takes_slot ? asked.text_for_slot(hold_.slot(), is_known) : request_.body);
   record(*prompt, sent);
   const bool is_answered = sent.is_ok() && *sent == 200;
   if (!asked.takes_slot) check_slot(*prompt, is_answered);
@@ -156,12 +206,11 @@ void CompletionRelay::record(std::span<const TokenId> prompt, const Result<unsig
 
 std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span<const TokenId> prompt) {
   ProxyMetrics& metrics = parts_.metrics;
-  const Status cleaned = clean_slot();
-  if (!cleaned.is_ok()) {  // nor is it given anything: llama-server may still read its file
-    log_warning("proxy", "a slot was not emptied: " + cleaned.to_string());
-    return 0;
-  }
-  const std::uint64_t in_slot = hold_.contents().reusable(prompt, parts_.slots.habits());
+  // Of a slot that is not emptied nothing is used; nor is it given anything: llama-server may still read its file.
+  if (hold_.contents().is_unknown() && !empty_slot()) return 0;
+  // With --swa-full llama-server would go back into what was composed, where the window is not whole.
+  const bool is_parted = parts_.format.geometry.window && hold_.contents().is_parted_by(prompt);
+  const std::uint64_t in_slot = is_parted ? 0 : hold_.contents().reusable(prompt, parts_.slots.habits());
   resume_ = in_slot;
   CachedTokens reuse;
   std::uint64_t known = in_slot;
@@ -175,6 +224,7 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
       if (found->tokens() > in_slot) resume_ = restore(prompt, *found, in_slot, reuse);
     }
   }
+  if (is_parted && resume_ == 0 && !hold_.contents().is_unknown()) (void)empty_slot();
   if (reuse.cached() == 0) {
     reuse.device = resume_;
     metrics.slot_tokens.increment(resume_);
@@ -185,11 +235,15 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
   return known;
 }
 
-Status CompletionRelay::clean_slot() {
-  if (!hold_.contents().is_unknown()) return Status::ok();
-  LARDER_RETURN_IF_ERROR(upstream_.erase_slot(hold_.slot()));
-  hold_.contents().restored({});
-  return Status::ok();
+bool CompletionRelay::empty_slot() {
+  const Status emptied = upstream_.erase_slot(hold_.slot());
+  if (emptied.is_ok()) {
+    hold_.contents().restored({});
+    return true;
+  }
+  hold_.contents().disown();
+  if (!reply_.is_gone()) log_warning("proxy", "a slot was not emptied: " + emptied.to_string());
+  return false;
 }
 
 void CompletionRelay::save_before(const LlamaRequest& asked, std::span<const TokenId> prompt, std::uint64_t known) {

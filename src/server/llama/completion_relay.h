@@ -56,7 +56,7 @@ struct RelayParts {
   FileSystem& files;
   Clock& clock;
   ProxyMetrics& metrics;
-  const ServerIdentity& identity;
+  ServerIdentity& identity;
   std::string slot_directory;
   SavePolicy saves;
   std::uint32_t slot_context = 0;  // tokens
@@ -83,7 +83,7 @@ class CompletionRelay {
 
   // Answers. checked: what ServerIdentity::check() said. Not ok: llama-server was lost on the way; the client has been
   // told, as far as that is possible.
-  [[nodiscard]] Status run(std::uint64_t checked);
+  [[nodiscard]] Status run(std::optional<std::uint64_t> checked);
   // The same, without a look at the prompt and without a slot: for a llama-server that is given no prefixes.
   [[nodiscard]] Status run_as_it_is();
   // Of llama-server's answer; 0: it gave none.
@@ -93,7 +93,13 @@ class CompletionRelay {
   [[nodiscard]] Status answer();
   [[nodiscard]] Status run_plainly(PlainReason reason);
   // In the slot that is held, if there is one. has_prompt: whether the route is one for prompts.
-  [[nodiscard]] Status go_on_plainly(bool has_prompt);
+  [[nodiscard]] Status go_on_plainly(const std::optional<PlainRequest>& plain, bool has_prompt);
+  // Whether what is in the slot that is held may be used by a request whose prompt is not known.
+  [[nodiscard]] bool may_use_slot();
+  // After its answer: what it has left in the slot.
+  void note_plain(const PlainRequest& plain, bool is_answered);
+  // Before a request that goes into any slot: of a slot that was composed llama-server may use what is not whole.
+  void empty_composed();
   [[nodiscard]] Status run_cached(const LlamaRequest& asked);
   // The prompt's tokens; nothing: llama-server will say what is wrong with it.
   [[nodiscard]] std::optional<std::vector<TokenId>> tokens_of(const LlamaRequest& asked);
@@ -108,8 +114,8 @@ class CompletionRelay {
   [[nodiscard]] Result<std::string> write_file(const PrefixStore::Found& found, std::span<const TokenId> prompt);
   // Computes the prompt as far as places are to be kept, and saves there.
   void save_before(const LlamaRequest& asked, std::span<const TokenId> prompt, std::uint64_t known);
-  // Empties the slot if it holds what nobody knows.
-  [[nodiscard]] Status clean_slot();
+  // False, and in the log: nobody knows what the slot holds.
+  [[nodiscard]] bool empty_slot();
   [[nodiscard]] std::vector<std::uint64_t> marks_of(const LlamaRequest& asked, std::span<const TokenId> prompt);
   // A part of the prompt was not computed to its end.
   void note_broken_off(std::span<const TokenId> prompt);
@@ -151,6 +157,7 @@ class CompletionRelay {
   bool is_streamed_ = false;  // the answer, as server-sent events
   std::optional<TimePoint> first_output_;
 
+  bool is_proven_ = false;  // llama-server, when the request came
   std::uint64_t checked_ = 0;
   unsigned http_status_ = 0;
   std::string prompt_text_;  // of a chat

@@ -64,15 +64,18 @@ class Proxy final : public LlamaProxy {
   [[nodiscard]] Status take_folder();
   [[nodiscard]] Status remove_files();
   [[nodiscard]] Status wait_for_server();
-  [[nodiscard]] Result<SlotProbeResult> prove(LlamaUpstream& upstream, const UpstreamFacts& facts);
+  // What a probe of this llama-server needs; in it, all of the pages' identity that is known without one.
+  [[nodiscard]] Result<SlotProbeSettings> describe(LlamaUpstream& upstream, const UpstreamFacts& facts);
   [[nodiscard]] Status prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts);
   // Its adapters, each with what its file has: another one may have had the same path.
   [[nodiscard]] Result<std::string> adapters_of(LlamaUpstream& upstream);
+  // What the file of an adapter or a control vector has, " " before it; empty: it cannot be read here.
+  [[nodiscard]] std::string contents_of(const std::string& path, std::string_view what);
 
   void carry(const HttpRequest& request, const Exchange& exchange) override;
   void relay(const HttpRequest& request, HttpClient& client, ReplyStream& reply);
-  // Ok: llama-server is the one that is known, and lets the client in.
-  [[nodiscard]] Result<std::uint64_t> check(const HttpRequest& request);
+  // As ServerIdentity::check().
+  [[nodiscard]] Result<std::optional<std::uint64_t>> check(const HttpRequest& request, const ReplyStream& reply);
   void wait_saved() override { saver_->wait_idle(); }
   CachedTokens totals() const override { return totals_of(metrics_); }
   std::string model_name() const override { return model_name_; }
@@ -87,6 +90,7 @@ class Proxy final : public LlamaProxy {
   HttpUrl upstream_;
   std::unique_ptr<FileLock> folder_;
   std::string model_name_;
+  ModelSettings proven_;  // of the llama-server at the start
   std::unique_ptr<TraceRecorder> trace_;
   std::unique_ptr<SlotTable> slots_;
   std::unique_ptr<SlotSaver> saver_;
@@ -118,7 +122,11 @@ Status Proxy::start() {
   LlamaUpstream upstream(client);
   const Result<UpstreamFacts> facts = ServerIdentity::ask(upstream, settings_.starts);
   if (!facts.is_ok()) return facts.status();
-  Result<SlotProbeResult> proven = prove(upstream, *facts);
+  const Result<SlotProbeSettings> described = describe(upstream, *facts);
+  if (!described.is_ok()) return described.status();
+  model_name_ = described->model;
+  proven_ = described->pools;
+  Result<SlotProbeResult> proven = probe_slots(upstream, files_, *described);
   if (!proven.is_ok()) return proven.status();
   format_ = std::move(proven->format);
   auto store = PrefixStore::open(format_, settings_.store, std::move(*storage));
@@ -128,9 +136,10 @@ Status Proxy::start() {
   slots_->set_habits(proven->habits);
   saver_ = std::make_unique<SlotSaver>(
       SlotSaver::Parts{format_, *store_, files_, metrics_, settings_.slot_directory, 2 * facts->slots + 4});
-  identity_ = std::make_unique<ServerIdentity>(
-      *facts, *slots_, settings_.slots_limit, metrics_, settings_.starts,
-      [this](LlamaUpstream& again, const UpstreamFacts& now) { return prove_again(again, now); });
+  const auto prove = [this](LlamaUpstream& again, const UpstreamFacts& now) { return prove_again(again, now); };
+  identity_ =
+      std::make_unique<ServerIdentity>(*facts, ServerIdentity::Parts{*slots_, clock_, metrics_, settings_.starts, prove,
+                                                                     settings_.slots_limit, settings_.proof_pause});
   parts_ = std::unique_ptr<RelayParts>(new RelayParts{format_,
                                                       *store_,
                                                       *slots_,
@@ -196,7 +205,7 @@ Status Proxy::wait_for_server() {
   }
 }
 
-Result<SlotProbeResult> Proxy::prove(LlamaUpstream& upstream, const UpstreamFacts& facts) {
+Result<SlotProbeSettings> Proxy::describe(LlamaUpstream& upstream, const UpstreamFacts& facts) {
   if (!settings_.starts && !tells_starts_apart(facts)) {
     return unsupported(fmt::format(
         "llama-server {} does not tell its starts apart (media_marker of GET /props is '{}'), so another model that "
@@ -218,7 +227,6 @@ Result<SlotProbeResult> Proxy::prove(LlamaUpstream& upstream, const UpstreamFact
                     "tokens may hide a larger one: leave out --kv-unified-per-slot, or give the context another size",
                     probe.model, facts.slot_context));
   }
-  if (store_ == nullptr) model_name_ = probe.model;  // at the start: later on others read it
   probe.directory = settings_.slot_directory;
   probe.window_tokens = sliding_window_of(gguf->first);
   probe.pools.model = gguf->identity;
@@ -227,10 +235,13 @@ Result<SlotProbeResult> Proxy::prove(LlamaUpstream& upstream, const UpstreamFact
   probe.pools.data = *data;
   const Result<std::string> adapters = adapters_of(upstream);
   if (!adapters.is_ok()) return adapters.status();
-  probe.pools.overrides = fmt::format("llama.cpp {}; adapters {}; {}{}{}", facts.build, *adapters, settings_.identity,
-                                      context_identity(gguf->first, facts.slot_context), environment_identity());
+  std::string vectors;
+  for (const std::string& one : settings_.control_vectors) vectors += contents_of(one, "a control vector");
+  probe.pools.overrides =
+      fmt::format("llama.cpp {}; adapters {}; {}{}{}{}", facts.build, *adapters, settings_.identity, vectors,
+                  context_identity(gguf->first, facts.slot_context), environment_identity());
   probe.pools.page_size = settings_.saves.page_size;
-  return probe_slots(upstream, files_, probe);
+  return probe;
 }
 
 Result<std::string> Proxy::adapters_of(LlamaUpstream& upstream) {
@@ -238,27 +249,33 @@ Result<std::string> Proxy::adapters_of(LlamaUpstream& upstream) {
   if (!text.is_ok()) return text;
   for (const nlohmann::json& adapter : nlohmann::json::parse(*text, nullptr, false)) {
     const auto path = adapter.is_object() ? adapter.find("path") : adapter.end();
-    if (path == adapter.end() || !path->is_string()) continue;
-    const Result<GgufModel> file = read_gguf(files_, path->get<std::string>());
-    const Result<Digest256> data = file.is_ok() ? hash_gguf(files_, *file) : file.status();
-    if (data.is_ok()) {
-      *text += " " + data->hex();
-    } else {
-      log_warning("proxy", fmt::format("an adapter cannot be read here ({}): it is known by its path alone, so give it "
-                                       "another path when you change it",
-                                       data.status().message()));
-    }
+    if (path != adapter.end() && path->is_string()) *text += contents_of(path->get<std::string>(), "an adapter");
   }
   return text;
 }
 
+std::string Proxy::contents_of(const std::string& path, std::string_view what) {
+  const Result<GgufModel> file = read_gguf(files_, path);
+  const Result<Digest256> data = file.is_ok() ? hash_gguf(files_, *file) : file.status();
+  if (data.is_ok()) return " " + data->hex();
+  log_warning("proxy", fmt::format("{} cannot be read here ({}): it is known by its path alone, so give it another "
+                                   "path when you change it",
+                                   what, data.status().message()));
+  return {};
+}
+
+// The probe computes some pages, so what tells another one without it comes first.
 Status Proxy::prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts) {
-  const Result<SlotProbeResult> again = prove(upstream, facts);
+  const Result<SlotProbeSettings> now = describe(upstream, facts);
+  if (!now.is_ok()) return now.status();
+  if (now->pools.model != proven_.model || now->pools.data != proven_.data) {
+    return conflict("its model is another one than at the start");
+  }
+  if (now->pools != proven_) return conflict("its build, its adapters or its options differ from those at the start");
+  const Result<SlotProbeResult> again = probe_slots(upstream, files_, *now);
   if (!again.is_ok()) return again.status();
-  const SpaceDescription &now = again->format.pools.space, &then = format_.pools.space;
-  const bool is_same = now.identity == then.identity && again->format.geometry == format_.geometry;
-  return is_same ? Status::ok()
-                 : unsupported("its model, its build, or the types of its cache differ from those at the start");
+  return again->format.geometry == format_.geometry ? Status::ok()
+                                                    : conflict("the types of its cache differ from those at the start");
 }
 
 std::string Proxy::summary() const {
@@ -276,7 +293,7 @@ void Proxy::carry(const HttpRequest& request, const Exchange& exchange) {
   relay(request, client, reply);
 }
 
-Result<std::uint64_t> Proxy::check(const HttpRequest& request) {
+Result<std::optional<std::uint64_t>> Proxy::check(const HttpRequest& request, const ReplyStream& reply) {
   HttpClient theirs(upstream_, kAskLimit, bearer_of(request));
   LlamaUpstream client(theirs);
   if (route_use(request.method, request.path) == RouteUse::kNone) {
@@ -286,7 +303,7 @@ Result<std::uint64_t> Proxy::check(const HttpRequest& request) {
   }
   HttpClient ours(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
   LlamaUpstream own(ours);
-  return identity_->check(client, own);
+  return identity_->check(client, own, [&reply] { return reply.is_gone(); });
 }
 
 void Proxy::relay(const HttpRequest& request, HttpClient& client, ReplyStream& reply) {
@@ -296,14 +313,14 @@ void Proxy::relay(const HttpRequest& request, HttpClient& client, ReplyStream& r
   CompletionRelay one(*parts_, client, reply, request);
   Status status;
   if (changes_adapters) identity_->begin_change();
-  if (const Result<std::uint64_t> checked = check(request); checked.is_ok()) {
+  if (const auto checked = check(request, reply); checked.is_ok()) {
     status = one.run(*checked);
   } else {
     status = one.run_as_it_is();
   }
   const bool was_let_in = one.http_status() != 401;
   if (changes_adapters) identity_->end_change(was_let_in);
-  if (changes_slots && was_let_in) slots_->forget_all();
+  if ((changes_slots || changes_adapters) && was_let_in) slots_->forget_all();
   if (!status.is_ok()) log_warning("proxy", fmt::format("{}: {}", request.path, status.to_string()));
 }
 

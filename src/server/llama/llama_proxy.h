@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/file_system.h"
@@ -46,10 +47,12 @@ struct ProxySettings {
   std::function<std::uint64_t()> starts{};       // of our own llama-server, so far; empty: it is somebody else's
   Nanos quiet_limit = std::chrono::hours(1);     // without a byte of it
   Nanos slots_limit = std::chrono::seconds(10);  // for all slots to be free, when it is proven again
+  Nanos proof_pause = std::chrono::seconds(1);   // behind a proof that failed; twice as long after each further one
   std::string slot_directory;                    // its --slot-save-path
   std::string model_path;                        // of the GGUF; empty: as /props says
   bool hashes_data = false;                      // all bytes of the model are its identity, not head and samples
   std::string identity;                          // what else changes numbers: options of RoPE, control vectors, LoRA
+  std::vector<std::string> control_vectors{};    // their files: what they have is part of the identity
   bool shifts_context = false;                   // it was started with --context-shift
   bool caps_slots = false;                       // ... or with --kv-unified-per-slot
   SavePolicy saves;

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, kPlainReasonCount> kReasonNames = {
     "other_route", "other_prompt", "not_understood",   "several_prompts", "media",
-    "adapters",    "no_caching",   "too_many_answers", "other_slot"};
+    "adapters",    "no_caching",   "too_many_answers", "other_slot",      "unknown_server"};
 
 enum class Kind : std::uint8_t { kCompletion, kChat, kResponses, kMessages, kOtherPrompt, kSlotOnly };
 struct Route {
@@ -181,10 +181,10 @@ std::variant<LlamaRequest, PlainReason> parse_llama_request(std::string_view met
   return route->kind == Kind::kCompletion ? with_prompt(std::move(request)) : with_chat(std::move(request));
 }
 
-std::string LlamaRequest::text_for_slot(std::uint32_t slot) const {
+std::string LlamaRequest::text_for_slot(std::uint32_t slot, bool uses_slot) const {
   Json out = body;
   out["id_slot"] = slot;
-  out["cache_prompt"] = true;
+  out["cache_prompt"] = uses_slot;
   out["n_cache_reuse"] = 0;
   return dump_json(out);
 }
@@ -205,15 +205,23 @@ std::string LlamaRequest::system_part() const {
   return dump_json(out);
 }
 
-std::optional<PlainBody> plain_body(std::string_view text, std::optional<std::uint32_t> slot) {
-  Json body = parse_body(text);
-  if (body.is_null()) return std::nullopt;
-  if (slot) body["id_slot"] = *slot;
-  body["n_cache_reuse"] = 0;
-  PlainBody out;
-  (void)read_answers(body, out.answers);  // what is no number of answers is llama-server's to refuse
-  out.text = dump_json(body);
+std::optional<PlainRequest> parse_plain_request(std::string_view text) {
+  PlainRequest out;
+  out.body = parse_body(text);
+  if (out.body.is_null()) return std::nullopt;
+  (void)read_answers(out.body, out.answers);  // what is no number of answers is llama-server's to refuse
+  out.has_adapters = out.body.contains("lora");
+  std::string salt;
+  out.salt = read_salt(out.body, salt) ? std::optional(std::move(salt)) : std::nullopt;
   return out;
+}
+
+std::string PlainRequest::text(std::optional<std::uint32_t> slot, bool uses_slot) const {
+  Json out = body;
+  if (slot) out["id_slot"] = *slot;
+  if (!uses_slot) out["cache_prompt"] = false;
+  out["n_cache_reuse"] = 0;
+  return dump_json(out);
 }
 
 }  // namespace larder::llama

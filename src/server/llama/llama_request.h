@@ -43,8 +43,8 @@ struct LlamaRequest {
   // Of a chat: what /apply-template is asked.
   [[nodiscard]] const nlohmann::ordered_json& chat() const { return is_converted() ? converted : body; }
   // The body for llama-server, in a slot of ours; without the reuse of chunks that stand elsewhere in it, whose rows
-  // are moved and not computed.
-  [[nodiscard]] std::string text_for_slot(std::uint32_t slot) const;
+  // are moved and not computed. uses_slot: whether it may go on from what is there.
+  [[nodiscard]] std::string text_for_slot(std::uint32_t slot, bool uses_slot = true) const;
   // Of a chat: the body of a request for /apply-template with the leading system messages only; empty: it has none, or
   // nothing else.
   [[nodiscard]] std::string system_part() const;
@@ -54,12 +54,17 @@ struct LlamaRequest {
 [[nodiscard]] std::variant<LlamaRequest, PlainReason> parse_llama_request(std::string_view method,
                                                                           std::string_view path, std::string_view body);
 
-// A body that goes on plainly, in a slot of ours if there is one, and without moved rows: another request may find what
-// it leaves in a slot. nullopt: it is no JSON object that is read, and goes on as it is.
-struct PlainBody {
-  std::string text;
+// What goes on plainly.
+struct PlainRequest {
+  nlohmann::ordered_json body;
   std::uint32_t answers = 1;
+  bool has_adapters = false;             // of its own: what it leaves in a slot is no other request's
+  std::optional<std::string> salt = "";  // nullopt: it shares with nobody
+  // In a slot of ours if there is one, and without moved rows: another request may find what it leaves in a slot.
+  // uses_slot: whether it may go on from what is there.
+  [[nodiscard]] std::string text(std::optional<std::uint32_t> slot, bool uses_slot) const;
 };
-[[nodiscard]] std::optional<PlainBody> plain_body(std::string_view body, std::optional<std::uint32_t> slot);
+// nullopt: it is no JSON object that is read, and goes on as it is.
+[[nodiscard]] std::optional<PlainRequest> parse_plain_request(std::string_view body);
 
 }  // namespace larder::llama

@@ -90,12 +90,25 @@ TEST(LlamaRequest, AllElseOfTheBodyStaysAsItIs) {
       std::get<LlamaRequest>(parse("/completion", R"({"z": 1.5, "prompt": "é", "id_slot": 9, "a": {"b": [null]}})"));
   EXPECT_EQ(request.text_for_slot(2),
             R"({"z":1.5,"prompt":"é","id_slot":2,"a":{"b":[null]},"cache_prompt":true,"n_cache_reuse":0})");
-  const auto plain = plain_body(R"({"input":"x"})", 1), several = plain_body(R"({"n":3,"id_slot":2})", std::nullopt);
+  EXPECT_EQ(request.text_for_slot(2, false),
+            R"({"z":1.5,"prompt":"é","id_slot":2,"a":{"b":[null]},"cache_prompt":false,"n_cache_reuse":0})");
+}
+
+TEST(LlamaRequest, WhatGoesOnPlainlySaysWhatItMayShare) {
+  const auto plain = parse_plain_request(R"({"input":"x"})"), several = parse_plain_request(R"({"n":3,"id_slot":2})");
   ASSERT_TRUE(plain && several);
-  EXPECT_EQ(plain->text, R"({"input":"x","id_slot":1,"n_cache_reuse":0})");
-  EXPECT_EQ(several->text, R"({"n":3,"id_slot":2,"n_cache_reuse":0})");
+  EXPECT_EQ(plain->text(1, true), R"({"input":"x","id_slot":1,"n_cache_reuse":0})");
+  EXPECT_EQ(plain->text(1, false), R"({"input":"x","id_slot":1,"cache_prompt":false,"n_cache_reuse":0})");
+  EXPECT_EQ(plain->salt, "");
+  EXPECT_FALSE(plain->has_adapters);
+  EXPECT_EQ(several->text(std::nullopt, true), R"({"n":3,"id_slot":2,"n_cache_reuse":0})");
   EXPECT_EQ(several->answers, 3u);
-  EXPECT_FALSE(plain_body("nonsense", 1));
+  const auto mine = parse_plain_request(R"({"cache_salt":"me","lora":[]})");
+  ASSERT_TRUE(mine);
+  EXPECT_EQ(mine->salt, "me");
+  EXPECT_TRUE(mine->has_adapters);
+  EXPECT_EQ(parse_plain_request(R"({"cache_salt":7})").value().salt, std::nullopt);
+  EXPECT_FALSE(parse_plain_request("nonsense"));
 }
 
 // A document of so many levels is parsed, and its copy or its text ends the process: each level is a call.
@@ -103,7 +116,7 @@ TEST(LlamaRequest, WhatIsNestedTooDeepIsNotRead) {
   constexpr std::size_t kLevels = 100'000;
   const std::string body = R"({"prompt":[1],"x":)" + std::string(kLevels, '[') + std::string(kLevels, ']') + "}";
   EXPECT_EQ(reason_of(parse("/completion", body)), "not_understood");
-  EXPECT_FALSE(plain_body(body, 1));
+  EXPECT_FALSE(parse_plain_request(body));
 }
 
 TEST(LlamaRequest, TheLimitOfAnAnswerIsTheLargestThatIsGiven) {

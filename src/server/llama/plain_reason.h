@@ -18,8 +18,9 @@ enum class PlainReason : std::uint8_t {
   kNoCaching,       // "cache_prompt": false
   kTooManyAnswers,  // more than llama-server has slots
   kOtherSlot,       // /v1/messages, before a llama-server that does not take the slot that has the prompt
+  kUnknownServer,   // llama-server is not proven, or not yet
 };
-inline constexpr std::size_t kPlainReasonCount = 9;
+inline constexpr std::size_t kPlainReasonCount = 10;
 [[nodiscard]] std::string_view plain_reason_name(PlainReason reason);  // "several_prompts"
 
 }  // namespace larder::llama

@@ -12,6 +12,8 @@
 namespace larder::llama {
 namespace {
 
+constexpr Nanos kLongestPause = std::chrono::minutes(10);
+
 bool is_same_start(const UpstreamFacts& now, const UpstreamFacts& known) {
   return now.instance == known.instance && now.model_path == known.model_path && now.build == known.build &&
          now.slots == known.slots && now.slot_context == known.slot_context;
@@ -43,14 +45,20 @@ bool hides_context(const GgufFile& model, std::uint32_t slot_tokens, bool is_cap
   return !is_long && (is_capped || slot_tokens >= trained.value_or(std::uint64_t{slot_tokens} + 1));
 }
 
-ServerIdentity::ServerIdentity(UpstreamFacts facts, SlotTable& slots, Nanos slots_limit, ProxyMetrics& metrics,
-                               Starts starts, Prove prove)
-    : slots_(slots),
-      slots_limit_(slots_limit),
-      metrics_(metrics),
-      starts_(std::move(starts)),
-      prove_(std::move(prove)),
-      facts_(std::move(facts)) {}
+class ServerIdentity::Turn {
+ public:
+  explicit Turn(ServerIdentity& identity) : identity_(identity) { ++identity_.turns_; }
+  ~Turn() { ++identity_.turns_; }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  [[nodiscard]] static bool is_running(std::uint64_t turns) { return turns % 2 == 1; }
+
+ private:
+  ServerIdentity& identity_;
+};
+
+ServerIdentity::ServerIdentity(UpstreamFacts facts, Parts parts)
+    : parts_(std::move(parts)), facts_(std::move(facts)), met_(facts_) {}
 
 Result<UpstreamFacts> ServerIdentity::ask(LlamaUpstream& upstream, const Starts& starts) {
   Result<UpstreamFacts> facts = upstream.facts();
@@ -59,24 +67,47 @@ Result<UpstreamFacts> ServerIdentity::ask(LlamaUpstream& upstream, const Starts&
   return facts;
 }
 
-Result<std::uint64_t> ServerIdentity::check(LlamaUpstream& client, LlamaUpstream& own) {
-  const Result<UpstreamFacts> now = ask(client, starts_);
-  if (!now.is_ok()) return now.status();
-  {
-    LockGuard guard(mutex_);
-    if (!refused_.is_ok()) return refused_;
-    if (changing_ > 0) return unavailable("its adapters are being changed");
-    if (is_known(*now)) return version_;
-  }
-  return prove_again(own);
-}
-
-void ServerIdentity::look(LlamaUpstream& client) {
-  const Result<UpstreamFacts> now = ask(client, starts_);
-  if (!now.is_ok() || !now->is_sleeping) return;
+Result<UpstreamFacts> ServerIdentity::ask_now(LlamaUpstream& upstream) {
+  Result<UpstreamFacts> now = ask(upstream, parts_.starts);
+  if (!now.is_ok() || !now->is_sleeping) return now;
   LockGuard guard(mutex_);
   is_proven_ = false;
+  return now;
 }
+
+std::optional<Result<ServerIdentity::Checked>> ServerIdentity::verdict(const UpstreamFacts& now) const {
+  if (!refused_.is_ok()) return Result<Checked>(refused_);
+  const bool is_too_soon = is_same_start(now, met_) && parts_.clock.now() < next_proof_;
+  if (changing_ == 0 && is_known(now)) return Result<Checked>(version_);
+  if (changing_ > 0 || is_too_soon) return Result<Checked>(std::nullopt);
+  return std::nullopt;
+}
+
+Result<ServerIdentity::Checked> ServerIdentity::check(LlamaUpstream& client, LlamaUpstream& own,
+                                                      const std::function<bool()>& is_gone) {
+  for (;;) {
+    const std::uint64_t turns = turns_;
+    const Result<UpstreamFacts> now = ask_now(client);
+    if (!now.is_ok()) return now.status();
+    {
+      LockGuard guard(mutex_);
+      if (auto answer = verdict(*now)) return std::move(*answer);
+    }
+    const auto is_over = [&] { return is_gone() || turns_ != turns; };
+    const Result<SlotTable::Hold> all =
+        parts_.slots.acquire({.count = parts_.slots.size(), .limit = parts_.slots_limit, .is_gone = is_over});
+    if (all.is_ok()) return prove_again(own);
+    const bool is_late = all.status().code() == StatusCode::kDeadlineExceeded;
+    if (is_late && !Turn::is_running(turns)) {
+      log_info("proxy", "llama-server is not proven again yet, and requests go on without prefixes, until all of its " +
+                            std::string("slots are free for a moment: ") + all.status().message());
+    }
+    const bool waits_on = is_late ? Turn::is_running(turns) : all.status().code() == StatusCode::kCancelled;
+    if (!waits_on || is_gone()) return Checked();
+  }
+}
+
+void ServerIdentity::look(LlamaUpstream& client) { (void)ask_now(client); }
 
 bool ServerIdentity::is_known(const UpstreamFacts& now) const {
   return is_proven_ && !now.is_sleeping && is_same_start(now, facts_);
@@ -87,8 +118,8 @@ bool ServerIdentity::is_current(std::uint64_t checked) const {
   return changing_ == 0 && version_ == checked;
 }
 
-bool ServerIdentity::is_still(std::uint64_t checked, LlamaUpstream& client) const {
-  const Result<UpstreamFacts> now = ask(client, starts_);
+bool ServerIdentity::is_still(std::uint64_t checked, LlamaUpstream& client) {
+  const Result<UpstreamFacts> now = ask_now(client);
   LockGuard guard(mutex_);
   return now.is_ok() && changing_ == 0 && version_ == checked && is_known(*now);
 }
@@ -106,46 +137,58 @@ void ServerIdentity::end_change(bool is_changed) {
   is_proven_ = false;
 }
 
-Result<std::uint64_t> ServerIdentity::prove_again(LlamaUpstream& upstream) {
-  const Result<SlotTable::Hold> all = slots_.acquire({.count = slots_.size(), .limit = slots_limit_});
-  if (!all.is_ok()) {
-    log_info("proxy", "llama-server is not proven again yet, and requests go on without prefixes, until all of its " +
-                          std::string("slots are free for a moment: ") + all.status().message());
-    return all.status();
-  }
-  const Result<UpstreamFacts> now = ask(upstream, starts_);
+bool ServerIdentity::meet(const UpstreamFacts& now) {
+  is_proven_ = false;
+  const bool is_same = is_same_start(now, facts_);
+  if (is_same_start(now, met_)) return is_same;
+  met_ = now;
+  pause_ = Nanos{0};
+  next_proof_ = {};
+  if (!is_same) parts_.metrics.restarts.increment();
+  return is_same;
+}
+
+Result<ServerIdentity::Checked> ServerIdentity::prove_again(LlamaUpstream& upstream) {
+  const Turn turn(*this);
+  const Result<UpstreamFacts> now = ask_now(upstream);
   if (!now.is_ok()) return now.status();
   std::uint64_t version = 0;
   bool is_same = false;
   {
     LockGuard guard(mutex_);  // somebody else was first, perhaps
-    if (!refused_.is_ok()) return refused_;
-    if (is_known(*now)) return version_;
+    if (auto answer = verdict(*now)) return std::move(*answer);
     version = version_;
-    is_same = is_same_start(*now, facts_);
+    is_same = meet(*now);
   }
-  if (!is_same) metrics_.restarts.increment();
-  slots_.forget_all();
+  parts_.slots.forget_all();
   log_info("proxy", fmt::format("llama-server {}: it is proven again",
                                 is_same ? "has slept, or its adapters were changed" : "was started anew"));
-  Status proven = now->slots == slots_.size()
-                      ? prove_(upstream, *now)
-                      : unsupported(fmt::format("it has {} slots, and had {}", now->slots, slots_.size()));
+  const std::uint32_t slots = parts_.slots.size();
+  const Status proven = now->slots == slots ? parts_.prove(upstream, *now)
+                                            : conflict(fmt::format("it has {} slots, and had {}", now->slots, slots));
   LockGuard guard(mutex_);
-  if (changing_ > 0 || version != version_) return unavailable("its adapters were changed while it was proven");
-  if (proven.is_ok()) {
-    facts_ = *now;
-    is_proven_ = true;
-    return version_;
-  }
+  if (changing_ > 0 || version != version_) return Checked();  // its adapters were changed while it was proven
+  if (!proven.is_ok()) return note_failure(proven);
+  facts_ = *now;
+  is_proven_ = true;
+  pause_ = Nanos{0};
+  return Checked(version_);
+}
+
+Result<ServerIdentity::Checked> ServerIdentity::note_failure(const Status& why) {
   ++version_;  // whoever waits for a slot asked who is there before
-  if (proven.code() == StatusCode::kUnsupported || proven.code() == StatusCode::kConflict) {
-    proven = conflict("llama-server is another one than before, so it is given no prefixes; start the proxy anew: " +
-                      proven.message());
-    refused_ = proven;
-    log_error("proxy", proven.message());
+  if (why.code() == StatusCode::kConflict) {
+    refused_ = conflict("llama-server is another one than before, so it is given no prefixes; start the proxy anew: " +
+                        why.message());
+    log_error("proxy", refused_.message());
+    return refused_;
   }
-  return proven;
+  pause_ = std::min(std::max(2 * pause_, parts_.first_pause), kLongestPause);
+  next_proof_ = parts_.clock.now() + pause_;
+  log_warning("proxy", fmt::format("llama-server could not be proven again: {}; requests go on without prefixes, and "
+                                   "the next try is in {} s",
+                                   why.message(), std::chrono::duration_cast<std::chrono::seconds>(pause_).count()));
+  return Checked();
 }
 
 }  // namespace larder::llama

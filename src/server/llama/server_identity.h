@@ -6,19 +6,26 @@
 // wait long for its slot or for storage: so the same is asked right before a restore, and after a save.
 //
 //   known ──(the server was started anew, or has slept)──► proven again ──► known
-//                                                                └──► refused
+//                                                  (after a pause) ▲   ├──► failed
+//                                                                  └───┘
+//                                                                      └──► refused: it is another one
 //
-// Refused: a message says why, and requests go on plainly, without the cache.
+// Refused: a message says why, and requests go on plainly, without the cache, for good. Failed: they do so until the
+// next try, after a pause that grows with each failure, or until the server is started anew.
 //
-// Threads: any. Cost: check() and is_still() one small call of llama-server; check() after a restart that of the probe,
-// during which other requests wait. The probe needs all slots. Where a long answer holds one, check() waits for at most
-// `slots_limit` and is then kDeadlineExceeded: requests go on plainly, and each asks anew.
+// Threads: any. Cost: check() and is_still() one small call of llama-server; check() after a restart that of the probe.
+// The probe needs all slots. Requests wait for its end, as whoever used a slot meanwhile would spoil it. Where a long
+// answer holds a slot, so that it cannot begin, they wait for at most `slots_limit`, go on plainly, and each tries
+// anew.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/ranked_mutex.h"
 #include "base/status.h"
 #include "engine/llama/gguf_file.h"
@@ -40,45 +47,68 @@ namespace larder::llama {
 
 class ServerIdentity {
  public:
-  // Proves a server that was started anew: kUnsupported if it is not the one whose pages we have. All slots are held.
+  // Proves a server that was started anew, or has slept. kConflict: it is not the one whose pages we have; others: it
+  // could not be proven now. All slots are held.
   using Prove = std::function<Status(LlamaUpstream& upstream, const UpstreamFacts& facts)>;
   // How often a llama-server of our own was started so far, any thread. Empty: it is somebody else's, and its marker
   // tells its starts apart.
   using Starts = std::function<std::uint64_t()>;
-  ServerIdentity(UpstreamFacts facts, SlotTable& slots, Nanos slots_limit, ProxyMetrics& metrics, Starts starts,
-                 Prove prove);
+  struct Parts {
+    SlotTable& slots;
+    Clock& clock;
+    ProxyMetrics& metrics;
+    Starts starts;
+    Prove prove;
+    Nanos slots_limit;  // for all slots to be free
+    Nanos first_pause;  // behind a proof that failed
+  };
+  // facts: of the server that has been proven.
+  ServerIdentity(UpstreamFacts facts, Parts parts);
   // Who answers now.
   [[nodiscard]] static Result<UpstreamFacts> ask(LlamaUpstream& upstream, const Starts& starts);
 
-  // Ok: it may be given prefixes as long as is_current() says so of what this returns. kConflict: it is another one,
-  // for good. Others: it does not answer now, or not to this client. client: has the client's own key: who may not ask
-  // llama-server is given nothing. own: proves a new server.
-  [[nodiscard]] Result<std::uint64_t> check(LlamaUpstream& client, LlamaUpstream& own) LARDER_EXCLUDES(mutex_);
+  // It may be given prefixes as long as is_current() says so of what this returns; nullopt: it is not proven now.
+  // Errors: kConflict: it is another one, for good; others: it does not answer, or not to this client. client: has the
+  // client's own key: who may not ask llama-server is given nothing. own: proves a new server. is_gone: as of
+  // SlotTable::Wish.
+  [[nodiscard]] Result<std::optional<std::uint64_t>> check(LlamaUpstream& client, LlamaUpstream& own,
+                                                           const std::function<bool()>& is_gone)
+      LARDER_EXCLUDES(mutex_);
   // Before a request that uses no slot: it may wake the server up, whose slots are empty then.
   void look(LlamaUpstream& client) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool is_current(std::uint64_t checked) const LARDER_EXCLUDES(mutex_);
   // The same, and asks who is there: for a restore that comes next, or a save that was made since.
-  [[nodiscard]] bool is_still(std::uint64_t checked, LlamaUpstream& client) const LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool is_still(std::uint64_t checked, LlamaUpstream& client) LARDER_EXCLUDES(mutex_);
   // What counts is being changed (its adapters): nothing is current until the end, and if it was changed the server is
   // proven again.
   void begin_change() LARDER_EXCLUDES(mutex_);
   void end_change(bool is_changed) LARDER_EXCLUDES(mutex_);
 
  private:
+  using Checked = std::optional<std::uint64_t>;
+  // One proof at a time: who has all slots.
+  class Turn;
+  // Who answers now. One that sleeps has to be proven again, whatever becomes of the request that wakes it up.
+  [[nodiscard]] Result<UpstreamFacts> ask_now(LlamaUpstream& upstream) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool is_known(const UpstreamFacts& now) const LARDER_REQUIRES(mutex_);
-  [[nodiscard]] Result<std::uint64_t> prove_again(LlamaUpstream& upstream) LARDER_EXCLUDES(mutex_);
+  // What check() says without a proof; nullopt: one is due.
+  [[nodiscard]] std::optional<Result<Checked>> verdict(const UpstreamFacts& now) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] Result<Checked> prove_again(LlamaUpstream& upstream) LARDER_EXCLUDES(mutex_);
+  // Before a proof of it. Whether it is the start that was proven before.
+  [[nodiscard]] bool meet(const UpstreamFacts& now) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] Result<Checked> note_failure(const Status& why) LARDER_REQUIRES(mutex_);
 
-  SlotTable& slots_;
-  const Nanos slots_limit_;
-  ProxyMetrics& metrics_;
-  const Starts starts_;
-  const Prove prove_;
+  const Parts parts_;
+  std::atomic<std::uint64_t> turns_ = 0;  // up at the begin and at the end of each
   mutable RankedMutex mutex_{LockRank::kServer};
   std::uint32_t changing_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t version_ LARDER_GUARDED_BY(mutex_) = 0;  // up with each change
-  UpstreamFacts facts_ LARDER_GUARDED_BY(mutex_);
-  bool is_proven_ LARDER_GUARDED_BY(mutex_) = true;  // false: it has slept since, or its adapters were changed
+  UpstreamFacts facts_ LARDER_GUARDED_BY(mutex_);        // of the start that was proven
+  UpstreamFacts met_ LARDER_GUARDED_BY(mutex_);          // of the last one that was to be
+  bool is_proven_ LARDER_GUARDED_BY(mutex_) = true;      // false: it has slept since, or its adapters were changed
   Status refused_ LARDER_GUARDED_BY(mutex_);
+  Nanos pause_ LARDER_GUARDED_BY(mutex_){0};          // behind the last proof of met_, if it failed
+  TimePoint next_proof_ LARDER_GUARDED_BY(mutex_){};  // of met_, not before
 };
 
 }  // namespace larder::llama

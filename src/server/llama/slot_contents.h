@@ -9,9 +9,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/strong.h"
@@ -33,31 +33,45 @@ struct EngineHabits {
 
 class SlotContents {
  public:
+  // A request of `owner` (a tenant's salt) has it from now on; nullopt: one that shares with nobody, itself included.
+  void begin(std::optional<std::string> owner);
   // A prompt was computed, from `resumed` on, and an answer of unknown tokens perhaps.
   void computed(std::span<const TokenId> prompt, std::uint64_t resumed, bool has_answer, const EngineHabits& habits);
   // A slot file was restored; or none: it was emptied.
   void restored(std::span<const TokenId> tokens);
-  // Somebody else has used it, or nobody knows. What it holds may not be what its tokens alone would give (other
-  // adapters, images, a context that was shifted), so it is emptied before it is used.
+  // Its owner's request was computed in it, and nobody looked at its tokens.
+  void filled();
+  // Its owner's tokens are not known any more. What it holds may not be what these alone would give (images, a context
+  // that was shifted), so it is emptied before a prompt that is looked at.
   void forget();
-  [[nodiscard]] bool is_unknown() const { return is_unknown_; }
+  // Nor is it known whose they are, and with which adapters they were computed.
+  void disown();
+  [[nodiscard]] bool is_unknown() const { return known_ != Known::kTokens; }
+  // Nothing in it is another's, or of adapters that a request had for itself.
+  [[nodiscard]] bool is_owners() const { return known_ != Known::kNothing; }
 
-  // Who may use what it holds: a tenant's salt.
-  [[nodiscard]] const std::string& owner() const { return owner_; }
-  void set_owner(std::string owner) { owner_ = std::move(owner); }
+  [[nodiscard]] const std::optional<std::string>& owner() const { return owner_; }
 
   // How much of `prompt` need not be computed.
   [[nodiscard]] std::uint64_t reusable(std::span<const TokenId> prompt, const EngineHabits& habits) const;
   // How long its beginning is the same, whether that can be used or not.
   [[nodiscard]] std::uint64_t common(std::span<const TokenId> prompt) const;
+  // How much of it came from a slot file. Of a sliding window such a file has only what is seen from its end: who goes
+  // back behind that computes without most of the window.
+  [[nodiscard]] std::uint64_t composed() const { return composed_; }
+  // Whether the computation of `prompt` would begin within composed().
+  [[nodiscard]] bool is_parted_by(std::span<const TokenId> prompt) const;
   [[nodiscard]] std::uint64_t size() const { return tokens_.size(); }
 
  private:
+  enum class Known : std::uint8_t { kNothing, kOwner, kTokens };
+
   std::vector<TokenId> tokens_;  // certain; an answer may follow
   bool has_answer_ = false;
-  bool is_unknown_ = true;
+  Known known_ = Known::kNothing;
   std::uint64_t checkpoint_ = 0;  // 0: none
-  std::string owner_;
+  std::uint64_t composed_ = 0;    // stays until llama-server is known to have dropped it
+  std::optional<std::string> owner_;
 };
 
 }  // namespace larder::llama

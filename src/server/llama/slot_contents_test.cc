@@ -70,5 +70,44 @@ TEST(SlotContents, ForgetsWhatMayBeGone) {
   EXPECT_FALSE(slot.is_unknown());
 }
 
+TEST(SlotContents, OnlyItsOwnerMayUseWhatNobodyLookedAt) {
+  SlotContents slot;
+  slot.begin("me");
+  EXPECT_FALSE(slot.is_owners());
+  slot.filled();
+  EXPECT_TRUE(slot.is_owners());
+  EXPECT_TRUE(slot.is_unknown());
+  slot.begin("me");
+  EXPECT_TRUE(slot.is_owners());
+  slot.computed(counting(100), 0, true, kDense);
+  slot.forget();
+  EXPECT_TRUE(slot.is_owners());
+  slot.begin("you");
+  EXPECT_FALSE(slot.is_owners());
+  slot.forget();
+  EXPECT_FALSE(slot.is_owners());
+  slot.begin(std::nullopt);
+  slot.filled();
+  slot.begin(std::nullopt);
+  EXPECT_FALSE(slot.is_owners()) << "who shares with nobody has not even its own";
+  slot.restored({});
+  slot.begin("you");
+  EXPECT_FALSE(slot.is_unknown()) << "an empty one is anybody's";
+}
+
+TEST(SlotContents, WhatWasRestoredIsRemembered) {
+  SlotContents slot;
+  slot.restored(counting(64));
+  EXPECT_FALSE(slot.is_parted_by(counting(64, 10)));
+  slot.computed(counting(100), 64, true, kHybrid);
+  EXPECT_FALSE(slot.is_parted_by(counting(65, 10)));
+  EXPECT_TRUE(slot.is_parted_by(counting(63, 10)));
+  EXPECT_TRUE(slot.is_parted_by(counting(64))) << "its last token is computed anew";
+  slot.forget();
+  EXPECT_EQ(slot.composed(), 64u) << "it may still be there";
+  slot.restored({});
+  EXPECT_FALSE(slot.is_parted_by(counting(10)));
+}
+
 }  // namespace
 }  // namespace larder::llama

@@ -28,11 +28,12 @@ void SlotTable::Hold::give_back() {
   if (table_ == nullptr) return;
   SlotTable& table = *std::exchange(table_, nullptr);
   LockGuard guard(table.mutex_);
+  if (epoch_ != table.epoch_) contents_.disown();
   for (const std::uint32_t slot : slots_) {
     table.slots_[slot].is_busy = false;
-    table.slots_[slot].contents.forget();
+    table.slots_[slot].contents.disown();
   }
-  if (epoch_ == table.epoch_) table.slots_[slots_.front()].contents = std::move(contents_);
+  table.slots_[slots_.front()].contents = std::move(contents_);
   table.changed_.notify_all();
 }
 
@@ -66,9 +67,7 @@ SlotTable::Hold SlotTable::take(const Wish& wish) {
   Hold hold;
   for (std::uint32_t i = 0; i < wish.count; ++i) take_one(choose(wish), hold);
   hold.contents_ = std::move(slots_[hold.slot()].contents);
-  slots_[hold.slot()].contents.forget();
-  if (hold.contents_.owner() != wish.owner) hold.contents_.forget();
-  hold.contents_.set_owner(wish.owner);
+  hold.contents_.begin(wish.owner);
   return hold;
 }
 
@@ -80,11 +79,13 @@ void SlotTable::take_one(std::uint32_t slot, Hold& hold) {
   hold.slots_.push_back(slot);
 }
 
-std::vector<SlotTable::Hold> SlotTable::take_free() {
+std::vector<SlotTable::Hold> SlotTable::take_free(bool of_composed) {
   LockGuard guard(mutex_);
   std::vector<Hold> holds;
   for (std::uint32_t slot = 0; slot < size(); ++slot) {
-    if (!slots_[slot].is_busy) take_one(slot, holds.emplace_back());
+    if (slots_[slot].is_busy || (of_composed && slots_[slot].contents.composed() == 0)) continue;
+    take_one(slot, holds.emplace_back());
+    holds.back().contents_ = std::move(slots_[slot].contents);
   }
   return holds;
 }
@@ -115,13 +116,13 @@ std::uint32_t SlotTable::free_slots() const {
 void SlotTable::forget_all() {
   LockGuard guard(mutex_);
   ++epoch_;
-  for (Slot& slot : slots_) slot.contents.forget();
+  for (Slot& slot : slots_) slot.contents.disown();
 }
 
 void SlotTable::forget_free() {
   LockGuard guard(mutex_);
   for (Slot& slot : slots_) {
-    if (!slot.is_busy) slot.contents.forget();
+    if (!slot.is_busy) slot.contents.disown();
   }
 }
 

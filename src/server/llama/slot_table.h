@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -52,8 +53,9 @@ class SlotTable {
 
   struct Wish {
     std::span<const TokenId> prompt{};  // the slot that holds most of it, if that is most of what it holds
-    std::string owner{};                // whose it is: of what is another's nothing is used
-    std::uint32_t count = 1;            // at most size()
+    // Whose it is: of what is another's nothing is used. nullopt: it shares with nobody.
+    std::optional<std::string> owner = "";
+    std::uint32_t count = 1;  // at most size()
     // The one that llama-server would take by itself: that begins most like the prompt, whether it can use that or not,
     // and whoever's it is.
     bool by_likeness = false;
@@ -63,12 +65,12 @@ class SlotTable {
   // kOverloaded: too many wait. kDeadlineExceeded, kCancelled: limit, is_gone.
   [[nodiscard]] Result<Hold> acquire(const Wish& wish) LARDER_EXCLUDES(mutex_);
 
-  // All that nobody has, one each.
-  [[nodiscard]] std::vector<Hold> take_free() LARDER_EXCLUDES(mutex_);
+  // All that nobody has, one each; of_composed: those alone that hold something of a slot file.
+  [[nodiscard]] std::vector<Hold> take_free(bool of_composed = false) LARDER_EXCLUDES(mutex_);
 
   // llama-server has been started anew, or something used slots that we did not choose: nobody knows what they hold.
   void forget_all() LARDER_EXCLUDES(mutex_);
-  // Of those that nobody has: a request for several answers has emptied some of them.
+  // Of those that nobody has: a request for several answers has used some of them.
   void forget_free() LARDER_EXCLUDES(mutex_);
   // Whether llama-server, left to choose, took the slot that holds all of a prompt.
   void note_choice(bool is_ours) LARDER_EXCLUDES(mutex_);

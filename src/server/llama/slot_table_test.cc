@@ -105,6 +105,20 @@ TEST_F(Slots, WhatIsAnothersIsNotUsed) {
   }
 }
 
+TEST_F(Slots, AlsoOfOthersTheComposedOnesAreKnown) {
+  fill(1000, 50);
+  {
+    SlotTable::Hold hold = table.acquire({}).value();
+    EXPECT_EQ(hold.slot(), 1u);
+    hold.contents().restored(prompt_of(5000, 50));
+    table.forget_all();
+  }
+  const std::vector<SlotTable::Hold> composed = table.take_free(true);
+  ASSERT_EQ(composed.size(), 1u);
+  EXPECT_EQ(composed.front().slot(), 1u);
+  EXPECT_EQ(table.use().busy, 1u);
+}
+
 TEST_F(Slots, ThoseWhoWaitHaveTheirTurnInOrder) {
   ThreadPoolExecutor threads("waiters", 2, 2);
   SlotTable::Hold first = table.acquire({}).value(), second = table.acquire({}).value();

@@ -379,7 +379,7 @@ HttpResponse CompletionCall::head(unsigned status) const {
   HttpResponse response;
   response.status = status;
   const PromptUse use = results_->use();
-  add_reuse(response, use.tokens, name_of(use.from), miss_beyond(miss_, use.tokens));
+  add_reuse(response, use.tokens, name_of(use.from), miss_of(use));
   return response;
 }
 
@@ -390,8 +390,13 @@ CachedTokens CompletionCall::reuse() const {
   if (use.from == ReusedFrom::kSlot) reuse.device = use.tokens;
   if (use.from == ReusedFrom::kHost) reuse.host = use.tokens;
   if (use.from == ReusedFrom::kStorage) reuse.storage = use.tokens;
-  reuse.miss = miss_beyond(miss_, use.tokens);
+  reuse.miss = miss_of(use);
   return reuse;
+}
+
+Miss CompletionCall::miss_of(const PromptUse& use) const {
+  if (use.has_failed_load) return {.reason = MissReason::kLoadFailed, .at_token = use.tokens};
+  return miss_beyond(miss_, use.tokens);
 }
 
 void CompletionCall::note_use() {

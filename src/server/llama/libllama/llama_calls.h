@@ -100,6 +100,7 @@ class CompletionCall {
   [[nodiscard]] HttpResponse head(unsigned status) const;
   // What was there before this request, and why not more.
   [[nodiscard]] CachedTokens reuse() const;
+  [[nodiscard]] Miss miss_of(const PromptUse& use) const;
   void note_use();
   // For /larder/recent, when the answer is over.
   void remember();

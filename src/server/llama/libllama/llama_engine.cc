@@ -247,21 +247,8 @@ std::uint64_t LlamaEngine::usable(const Slot& slot, std::span<const TokenId> pro
 void LlamaEngine::prepare(std::uint32_t index) {
   Slot& slot = slots_[index];
   Answer& answer = *slot.answer;
-  EngineRequest& asked = answer.request->asked;
-  PromptUse use;
-  const SlotHit donor = asked.may_reuse ? best_donor(index) : SlotHit{index, 0};
-  if (asked.may_reuse && asked.restorable > donor.tokens) {
-    const Status restored = restore(index);
-    if (restored.is_ok()) use = {asked.restorable, asked.restores_from};
-    if (!restored.is_ok()) {
-      log_warning("llama",
-                  fmt::format("a prefix of {} tokens was not restored: {}", asked.restorable, restored.to_string()));
-    }
-  } else if (resume_from(donor, index)) {
-    use = {donor.tokens, ReusedFrom::kSlot};
-  }
-  asked.restorable = 0;
-  asked.load = nullptr;  // what it holds of host memory may go
+  const EngineRequest& asked = answer.request->asked;
+  const PromptUse use = reuse(index);
   {
     LockGuard guard(mutex_);
     slot.owner = asked.owner;
@@ -278,12 +265,40 @@ void LlamaEngine::prepare(std::uint32_t index) {
   for (const std::uint32_t other : answer.waiting) slots_[other].answer->writer->begin(use);
 }
 
+// The sequence holds then what of the prompt need not be computed, and nothing else.
+PromptUse LlamaEngine::reuse(std::uint32_t index) {
+  EngineRequest& asked = slots_[index].answer->request->asked;
+  SlotHit donor = asked.may_reuse ? best_donor(index) : SlotHit{index, 0};
+  PromptUse use;
+  if (asked.may_reuse && asked.restorable > donor.tokens) {
+    const Status restored = restore(index);
+    if (restored.is_ok()) {
+      use = {asked.restorable, asked.restores_from};
+    } else {
+      log_warning("llama",
+                  fmt::format("a prefix of {} tokens was not restored: {}", asked.restorable, restored.to_string()));
+      use.has_failed_load = true;
+      donor = best_donor(index);
+    }
+  }
+  if (use.from == ReusedFrom::kNothing && resume_from(donor, index)) {
+    use.tokens = donor.tokens;
+    use.from = ReusedFrom::kSlot;
+  }
+  if (!use.has_failed_load) asked.forget_load();  // else it is tried again, should the request be set back
+  return use;
+}
+
 Status LlamaEngine::restore(std::uint32_t index) {
   const EngineRequest& asked = slots_[index].answer->request->asked;
-  empty(index);
   const Result<EngineRequest::Blob> blob = asked.load(asked.prompt);
   if (!blob.is_ok()) return blob.status();
-  LARDER_RETURN_IF_ERROR(host_.load(index, std::as_const(**blob).bytes(), false));
+  empty(index);
+  // llama.cpp does not say what it lacks: cells, as far as is known.
+  const auto load = [&] { return host_.load(index, std::as_const(**blob).bytes(), false); };
+  Status loaded = load();
+  while (!loaded.is_ok() && empty_idle()) loaded = load();
+  LARDER_RETURN_IF_ERROR(loaded);
   LockGuard guard(mutex_);
   slots_[index].tokens.assign(asked.prompt.begin(),
                               asked.prompt.begin() + static_cast<std::ptrdiff_t>(asked.restorable));
@@ -399,7 +414,16 @@ void LlamaEngine::note_computed() {
 
 // Others of the same request begin where its prompt ends, with the same logits.
 void LlamaEngine::answer_row(std::uint32_t index, std::int32_t row) {
-  for (const std::uint32_t other : std::exchange(slots_[index].answer->waiting, {})) {
+  slots_[index].answer->request->asked.forget_load();
+  std::vector<std::uint32_t>& waiting = slots_[index].answer->waiting;
+  if (!waiting.empty()) {
+    if (const Status dropped = drop_behind_window(index); !dropped.is_ok()) {
+      finish(index, dropped);
+      return empty(index);
+    }
+  }
+  while (!waiting.empty()) {
+    const std::uint32_t other = waiting.back();
     empty(other);
     host_.share(index, other, 0, static_cast<std::uint32_t>(slots_[index].tokens.size()));
     {
@@ -410,9 +434,19 @@ void LlamaEngine::answer_row(std::uint32_t index, std::int32_t row) {
     }
     slots_[other].answer->kept = slots_[index].answer->kept;
     slots_[other].answer->waits = false;
+    waiting.pop_back();
     continue_answer(other, row);
   }
   continue_answer(index, row);
+}
+
+// Of sliding layers the sequence keeps the window alone. llama.cpp gives a cell that is behind the window to another
+// token, unless several sequences share it: then nobody gets it while they last.
+Status LlamaEngine::drop_behind_window(std::uint32_t index) {
+  if (!format_.geometry.window) return Status::ok();
+  const Result<std::vector<std::byte>> window = host_.save(index, true);
+  if (!window.is_ok()) return window.status();
+  return host_.load(index, *window, true);
 }
 
 void LlamaEngine::continue_answer(std::uint32_t index, std::int32_t row) {
@@ -450,45 +484,45 @@ void LlamaEngine::remember(std::uint32_t index) {
 
 // False: nothing is left that could go; the request that has all of it has failed.
 bool LlamaEngine::make_room() {
-  std::optional<std::uint32_t> idle, last;
-  std::uint32_t busy = 0;
+  if (empty_idle()) return true;
+  std::vector<std::uint32_t> busy;
   for (std::uint32_t index = 0; index < slots_.size(); ++index) {
-    const Slot& slot = slots_[index];
-    if (!slot.answer && !slot.tokens.empty() && (!idle || slot.used < slots_[*idle].used)) idle = index;
-    if (!slot.answer || slot.answer->waits) continue;
-    ++busy;
-    const auto order = [this](std::uint32_t i) { return slots_[i].answer->request->order; };
-    if (slot.answer->waiting.empty() && (!last || order(index) > order(*last))) last = index;
+    if (slots_[index].answer && !slots_[index].answer->waits) busy.push_back(index);
   }
-  if (idle) {
-    empty(*idle);
+  if (busy.empty()) return false;
+  const std::uint32_t last =
+      *std::ranges::max_element(busy, {}, [this](std::uint32_t index) { return slots_[index].answer->request->order; });
+  if (busy.size() > 1) {
+    set_back(last);
     return true;
   }
-  if (busy > 1 && last) {
-    set_back(*last);
-    return true;
-  }
-  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
-    if (slots_[index].answer && !slots_[index].answer->waits) {
-      finish(index, overloaded("the context has no room for this request: give the server a larger one (-c)"));
-      empty(index);
-    }
-  }
+  finish(last, overloaded("the context has no room for this request: give the server a larger one (-c)"));
+  empty(last);
   return false;
 }
 
+// Slots that wait go first: they are emptied in any case. False: all that is held is busy.
+bool LlamaEngine::empty_idle() {
+  const auto age = [this](std::uint32_t index) { return slots_[index].answer ? 0 : slots_[index].used; };
+  std::optional<std::uint32_t> oldest;
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    const Slot& slot = slots_[index];
+    if (slot.tokens.empty() || (slot.answer && !slot.answer->waits)) continue;
+    if (!oldest || age(index) < age(*oldest)) oldest = index;
+  }
+  if (oldest) empty(*oldest);
+  return oldest.has_value();
+}
+
 void LlamaEngine::set_back(std::uint32_t index) {
-  const std::unique_ptr<Answer> answer = [&] {
-    LockGuard guard(mutex_);
-    return std::move(slots_[index].answer);
-  }();
+  const std::vector<std::unique_ptr<Answer>> answers = take_answers(index);
   empty(index);
-  auto again = std::make_shared<Request>();
-  again->order = answer->request->order;
-  again->asked = answer->request->asked;
-  again->asked.prompt = answer->tokens;
-  again->asked.known = std::max(again->asked.known, answer->kept);
-  again->asked.answers = {answer->writer};
+  const Answer& first = *answers.front();
+  auto again = std::make_shared<Request>(*first.request);
+  again->asked.prompt = first.tokens;
+  again->asked.known = std::max(again->asked.known, first.kept);
+  again->asked.answers.clear();
+  for (const auto& answer : answers) again->asked.answers.push_back(answer->writer);
   LockGuard guard(mutex_);
   waiting_.push_front(std::move(again));
   ++use_.set_back;
@@ -503,18 +537,23 @@ void LlamaEngine::finish(std::uint32_t index, const Status& status) {
   const bool is_sound = status.is_ok() || status.code() == StatusCode::kCancelled;
   const bool is_new = slot.tokens.size() / page * page > slot.answer->kept;
   if (format_.is_dense() && is_sound && !slot.is_private && is_new) keep(index);
-  std::unique_ptr<Answer> answer;
-  std::vector<std::unique_ptr<Answer>> others;
+  const std::vector<std::unique_ptr<Answer>> answers = take_answers(index);
   {
     LockGuard guard(mutex_);
-    answer = std::move(slot.answer);
     slot.used = ++uses_;
     use_.is_crowded = false;
-    for (const std::uint32_t other : answer->waiting) others.push_back(std::move(slots_[other].answer));
   }
   if (slot.is_private) empty(index);
-  answer->writer->end(status);
-  for (const auto& other : others) other->writer->end(status);
+  for (const auto& answer : answers) answer->writer->end(status);
+}
+
+// The answer of a slot, and behind it those that wait for it: their slots are free.
+std::vector<std::unique_ptr<LlamaEngine::Answer>> LlamaEngine::take_answers(std::uint32_t index) {
+  std::vector<std::unique_ptr<Answer>> taken;
+  LockGuard guard(mutex_);
+  taken.push_back(std::move(slots_[index].answer));
+  for (const std::uint32_t other : taken.front()->waiting) taken.push_back(std::move(slots_[other].answer));
+  return taken;
 }
 
 void LlamaEngine::empty(std::uint32_t index) {

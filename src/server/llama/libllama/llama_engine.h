@@ -9,8 +9,10 @@
 // slot holds (cells are shared, no row is copied); all others resume where the state is known exactly: the end of what
 // the slot has computed, a checkpoint of the slot (before the last token of a prompt, and a batch before that), or a
 // restore point that find() of a PrefixStore gave.
-// When cells run out, idle slots are emptied, the one that was not used for longest first; then the request that came
-// last goes back to the waiting ones with the tokens that it has, and computes them again later.
+// When cells run out, for a batch or a restore, idle slots are emptied: first those that wait for another answer's
+// prompt, then the one that was not used for longest. A prefix that finds no room beside the busy slots is computed. A
+// batch that finds none sets back the request that came last, all of its answers: it waits with the tokens that it has,
+// and begins again, with the prefix that found no room.
 //
 // Threads: submit(), best(), use() from any thread; AnswerWriter, load() and keep() are called on the engine's own
 // thread, and must not block. Lifetime: host, format and keep() outlive the engine; its destructor ends all requests
@@ -48,6 +50,7 @@ enum class ReusedFrom : unsigned char { kNothing, kSlot, kHost, kStorage };
 struct PromptUse {
   std::uint64_t tokens = 0;  // of the prompt that need not be computed
   ReusedFrom from = ReusedFrom::kNothing;
+  bool has_failed_load = false;  // more was kept, and did not come into the slot
 };
 
 // One answer on its way. Engine thread only, but for is_gone().
@@ -70,10 +73,15 @@ struct EngineRequest {
   bool may_reuse = true;
   // A blob of the whole sequence at `restorable` tokens, below the prompt's (0: there is none). load() is called on the
   // engine's thread when the request has a slot, so that those that wait hold no blobs; it may copy, and not wait long.
+  // Again after it has failed, if the request is set back.
   std::uint64_t restorable = 0;
   ReusedFrom restores_from = ReusedFrom::kHost;
   using Blob = std::shared_ptr<ByteBuffers::Buffer>;
   std::function<Result<Blob>(std::span<const TokenId> prompt)> load;
+  void forget_load() {  // what it holds of host memory may go
+    restorable = 0;
+    load = nullptr;
+  }
   std::uint64_t known = 0;                             // tokens whose pages are kept already
   std::vector<std::uint64_t> marks;                    // as PromptFacts::marks
   std::vector<std::shared_ptr<AnswerWriter>> answers;  // at most as many as slots; all of the same prompt
@@ -137,6 +145,7 @@ class LlamaEngine {
   [[nodiscard]] std::uint32_t choose(const Request& request, bool looks_at_prompt) const;
   [[nodiscard]] std::uint64_t usable(const Slot& slot, std::span<const TokenId> prompt, const std::string& owner) const;
   void prepare(std::uint32_t index);
+  [[nodiscard]] PromptUse reuse(std::uint32_t index);
   [[nodiscard]] Status restore(std::uint32_t index);
   [[nodiscard]] SlotHit best_donor(std::uint32_t index) const;
   [[nodiscard]] bool resume_from(const SlotHit& donor, std::uint32_t index);
@@ -146,13 +155,16 @@ class LlamaEngine {
   void add_rows(std::uint32_t index, std::size_t most);
   void note_computed();
   void answer_row(std::uint32_t index, std::int32_t row);
+  [[nodiscard]] Status drop_behind_window(std::uint32_t index);
   void continue_answer(std::uint32_t index, std::int32_t row);
   void keep(std::uint32_t index);
   void remember(std::uint32_t index);
   [[nodiscard]] bool make_room();
+  [[nodiscard]] bool empty_idle();
   void set_back(std::uint32_t index);
   // ---- the end
   void finish(std::uint32_t index, const Status& status);
+  [[nodiscard]] std::vector<std::unique_ptr<Answer>> take_answers(std::uint32_t index) LARDER_EXCLUDES(mutex_);
   void empty(std::uint32_t index);
 
   LlamaHost& host_;
