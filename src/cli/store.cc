@@ -97,13 +97,14 @@ Result<file_store::PageSelection> selection_of(const StoreArguments& arguments) 
     selection.namespace_prefix = std::move(*prefix);
   }
   for (const std::string& text : arguments.pools) {
-    const std::optional<PoolName> pool = parse_pool_name(text);
+    const std::optional<PoolName> pool = parse_pool_number(text);
     if (!pool) {
       std::string names;
       for (std::size_t i = 0; i < kPoolNameCount; ++i) {
         names += (i == 0 ? "" : ", ") + std::string(pool_name(static_cast<PoolName>(i)));
       }
-      return invalid_argument("--pool: '" + text + "' is none of " + names);
+      return invalid_argument("--pool: '" + text + "' is none of " + names + ", pool_" +
+                              std::to_string(kFirstOpenPool) + " ... pool_" + std::to_string(kPoolNumberCount - 1));
     }
     selection.pools.push_back(*pool);
   }

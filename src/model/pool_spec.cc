@@ -77,6 +77,12 @@ std::string_view pool_name(PoolName p) {
   return number < kPoolNumberCount ? std::string_view(open_names[number - kPoolNameCount]) : std::string_view("?");
 }
 std::optional<PoolName> parse_pool_name(std::string_view s) { return parse_name<PoolName>(kPoolNames, s); }
+std::optional<PoolName> parse_pool_number(std::string_view s) {
+  for (std::size_t number = 0; number < kPoolNumberCount; ++number) {
+    if (pool_name(static_cast<PoolName>(number)) == s) return static_cast<PoolName>(number);
+  }
+  return std::nullopt;
+}
 std::string_view hit_policy_name(HitPolicy p) { return name_of(kHitPolicyNames, p); }
 
 std::size_t dtype_bytes(Dtype d) {

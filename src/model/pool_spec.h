@@ -68,7 +68,10 @@ inline constexpr std::size_t kPoolNameCount = 23;
 inline constexpr std::size_t kFirstOpenPool = 32, kPoolNumberCount = 64;
 // The field's spelling: "deepseek_v4_c4"; "pool_32" of an open number.
 [[nodiscard]] std::string_view pool_name(PoolName p);
+// Of a name: what a model or an engine may call a pool. "pool_32" is none.
 [[nodiscard]] std::optional<PoolName> parse_pool_name(std::string_view s);
+// The inverse of pool_name(), for all numbers: of what was named by it.
+[[nodiscard]] std::optional<PoolName> parse_pool_number(std::string_view s);
 
 enum class HitPolicy : std::uint8_t { kAllPages, kTrailingPages };
 [[nodiscard]] std::string_view hit_policy_name(HitPolicy p);  // "all_pages", "trailing_pages"

@@ -130,6 +130,11 @@ TEST(NamesTest, ParseIsTheInverseOfName) {
   EXPECT_EQ(pool_name(static_cast<PoolName>(kPoolNumberCount - 1)), "pool_63");
   EXPECT_EQ(pool_name(static_cast<PoolName>(kPoolNumberCount)), "?");
   EXPECT_FALSE(parse_pool_name("pool_32"));  // a number, not a name that a model file may use
+  for (std::size_t i = 0; i < kPoolNumberCount; ++i) {
+    const auto pool = static_cast<PoolName>(i);
+    EXPECT_EQ(parse_pool_number(pool_name(pool)), pool) << i;
+  }
+  for (const char* text : {"pool_64", "pool_032", "pool_", "pool_3", "?", ""}) EXPECT_FALSE(parse_pool_number(text));
   for (const HostLayout layout : kAllHostLayouts) EXPECT_EQ(parse_host_layout(host_layout_name(layout)), layout);
   std::set<std::string_view> dtypes;
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16, Dtype::kFp8E4m3, Dtype::kU8}) {

@@ -95,6 +95,17 @@ TEST_F(Pools, TwoBackendsShareWhatTheServiceSays) {
   EXPECT_EQ(backend_->stats().duplicate_writes, 1u);
 }
 
+// The service of another life knows a pool by its name only: also one whose name is an engine's own.
+TEST_F(Pools, APoolOfAnEnginesOwnNameIsFoundAfterARestart) {
+  for (const PoolName pool : {PoolName::kSwa, kOpenPool}) {
+    open();
+    ASSERT_TRUE(write({{{pool, 1}}}).at(0).is_ok());
+    open();
+    EXPECT_EQ(presence(pool, {1, 2}), "10") << pool_name(pool);
+    EXPECT_TRUE(read_one({pool, 1}).is_ok()) << pool_name(pool);
+  }
+}
+
 // Ranks that hold the same bytes use the same number; the others have files of their own.
 TEST_F(Pools, RanksHaveFilesOfTheirOwn) {
   open({{"rank", "0"}});

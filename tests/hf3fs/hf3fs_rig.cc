@@ -26,7 +26,7 @@ PageKey key_of(std::uint64_t number) {
 std::shared_ptr<const StoreScope> Rig::scope_of(std::uint64_t number) const {
   auto scope = std::make_shared<StoreScope>();
   scope->namespace_digest = key_of(1'000'000 + number);
-  for (const PoolName pool : {PoolName::kKv, PoolName::kSwa, PoolName::kMamba, PoolName::kIndexer}) {
+  for (const PoolName pool : {PoolName::kKv, PoolName::kSwa, PoolName::kMamba, PoolName::kIndexer, kOpenPool}) {
     const std::uint64_t own = ranks_ > 1 && pool != PoolName::kKv ? 100 * (rank_ + 1) : 0;
     scope->set_pool(pool, key_of(2'000'000 + static_cast<std::uint64_t>(pool) + own),
                     pool == PoolName::kKv && ranks_ > 1);

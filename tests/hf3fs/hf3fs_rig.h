@@ -27,6 +27,7 @@ struct Page {
   std::uint64_t key = 0;
   std::size_t bytes = 5000;
 };
+inline constexpr auto kOpenPool = static_cast<PoolName>(35);  // one of an engine's own names
 inline Page kv(std::uint64_t key) { return {PoolName::kKv, key}; }
 
 class Rig : public ::testing::Test {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The helper process: setups that fail say so, and what happens to it costs misses and nothing else.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <functional>
+#include <future>
 
 #include "tests/mooncake/backend_rig.h"
 #include "tests/mooncake/fake_store.h"
@@ -12,6 +15,8 @@ namespace larder::mooncake_test {
 namespace {
 
 constexpr Nanos kPatience = std::chrono::seconds(60);
+constexpr const char* kBothHang = R"({"faults": [{"call": "batch_get_into_multi_buffers", "do": {"hang": true}},
+    {"call": "batch_put_from_multi_buffer_ranges", "do": {"hang": true}}]})";
 
 std::string failure_of(FakeStore& store, const BackendOptions& extra) {
   BackendRig rig(store.options());
@@ -51,6 +56,34 @@ TEST(MooncakeHelper, SaysInWordsWhyItsSetupFails) {
   expect({{"setup_timeout", "1"}}, "setup takes longer than 1 s");
 }
 
+// A read of page 1 and a write of page 3, under way.
+class LateCalls {
+ public:
+  explicit LateCalls(BackendRig& rig) {
+    read_into_.fill(std::byte{0xA5});
+    written_.fill(conformance::test_key(3), kKv);
+    ReadRequest read{conformance::test_scope(1), {{kKv, conformance::test_key(1), {{read_into_.data(), 1000}}}}};
+    EXPECT_TRUE(rig.backend()
+                    .submit_read(std::move(read), [this](const ReadResult& r) { read_code_ = r.items[0].code(); })
+                    .is_ok());
+    WriteRequest write{conformance::test_scope(1),
+                       {PageGroup{{{kKv, conformance::test_key(3), written_.segments(), PageKey{}}}}}};
+    EXPECT_TRUE(rig.backend()
+                    .submit_write(std::move(write), [this](const WriteResult& r) { write_code_ = r.groups[0].code(); })
+                    .is_ok());
+  }
+  // kOk while they are under way.
+  [[nodiscard]] StatusCode read_code() const { return read_code_; }
+  [[nodiscard]] StatusCode write_code() const { return write_code_; }
+  [[nodiscard]] bool are_told() const { return read_code_ != StatusCode::kOk && write_code_ != StatusCode::kOk; }
+
+ private:
+  Rng rng_{3};
+  std::array<std::byte, 1000> read_into_{};
+  conformance::PageBuffer written_{1000, 1, rng_};
+  std::atomic<StatusCode> read_code_{StatusCode::kOk}, write_code_{StatusCode::kOk};
+};
+
 class MooncakeFailures : public testing::Test {
  protected:
   void SetUp() override {
@@ -67,6 +100,29 @@ class MooncakeFailures : public testing::Test {
     } while (!got[0].is_ok() && real_clock().now() < end);
     EXPECT_TRUE(got[0].is_ok()) << got[0].to_string();
     EXPECT_TRUE(rig_.put({{{kKv, 2}}})[0].is_ok());
+  }
+
+  // Another call has its answer, again and again.
+  void expect_answers_until(const std::function<bool()>& is_over) {
+    const TimePoint end = real_clock().now() + kPatience;
+    for (; !is_over() && real_clock().now() < end; rest()) EXPECT_EQ(rig_.there({{kKv, 1}}), "1");
+    EXPECT_TRUE(is_over());
+  }
+
+  // Each takes the store so long.
+  std::vector<StatusCode> ask_four_times(int seconds) {
+    store_.control(R"({"faults": [{"call": "batch_is_exist", "times": 4, "do": {"seconds": )" +
+                   std::to_string(seconds) + "}}]}");
+    std::vector<std::promise<StatusCode>> promises(4);
+    std::vector<StatusCode> codes;
+    for (std::promise<StatusCode>& promise : promises) {
+      ExistsRequest request{conformance::test_scope(1), {conformance::test_key(1)}, {kKv}};
+      const Status taken = rig_.backend().submit_exists(
+          std::move(request), [&promise](const ExistsResult& result) { promise.set_value(result.status.code()); });
+      if (!taken.is_ok()) promise.set_value(taken.code());
+    }
+    for (std::promise<StatusCode>& promise : promises) codes.push_back(promise.get_future().get());
+    return codes;
   }
 
   FakeStore store_;
@@ -99,22 +155,67 @@ TEST_F(MooncakeFailures, ACallThatHangsEndsWithItsHelper) {
 TEST_F(MooncakeFailures, TimeInLineIsNotTimeWithoutAnAnswer) {
   ASSERT_TRUE(rig_.start({{"client_threads", "2"}, {"client_timeout", "3"}}));
   const std::size_t setups = store_.calls("setup");
-  store_.control(R"({"faults": [{"call": "batch_is_exist", "times": 4, "do": {"seconds": 2}}]})");
-  std::array<std::atomic<StatusCode>, 4> codes;
-  std::atomic<int> answers{0};
-  for (std::size_t i = 0; i < codes.size(); ++i) {
-    ExistsRequest request{conformance::test_scope(1), {conformance::test_key(1)}, {kKv}};
-    const Status taken = rig_.backend().submit_exists(std::move(request), [&, i](const ExistsResult& result) {
-      codes[i] = result.status.code();
-      ++answers;
-    });
-    ASSERT_TRUE(taken.is_ok()) << taken.to_string();
-  }
-  const TimePoint end = real_clock().now() + kPatience;
-  while (answers < 4 && real_clock().now() < end) rest();
-  ASSERT_EQ(answers, 4);
-  for (const auto& code : codes) EXPECT_EQ(code, StatusCode::kOk);
+  for (const StatusCode code : ask_four_times(2)) EXPECT_EQ(code, StatusCode::kOk);
   EXPECT_EQ(store_.calls("setup"), setups) << "it is the same helper";
+}
+
+TEST_F(MooncakeFailures, WhoWaitsTooLongInLineIsRefused) {
+  ASSERT_TRUE(rig_.start({{"client_threads", "1"}, {"client_timeout", "3"}}));
+  const std::size_t setups = store_.calls("setup");
+  std::vector<StatusCode> codes = ask_four_times(2);  // the third would begin after 4 s
+  std::sort(codes.begin(), codes.end());
+  EXPECT_EQ(codes, (std::vector{StatusCode::kOk, StatusCode::kOk, StatusCode::kOverloaded, StatusCode::kOverloaded}));
+  EXPECT_EQ(store_.calls("setup"), setups);
+}
+
+// The defect: a transfer to another machine that hangs takes the library longer than that, and the helper went, with
+// all that it had lent.
+TEST_F(MooncakeFailures, ACallThatIsLateEndsNoHelperThatAnswersOthers) {
+  const std::size_t setups = store_.calls("setup");
+  store_.control(
+      R"({"faults": [{"call": "batch_get_into_multi_buffers", "do": {"seconds": 6}},
+                     {"call": "batch_put_from_multi_buffer_ranges", "do": {"seconds": 6}}]})");
+  const LateCalls late(rig_);
+  expect_answers_until([&] { return late.are_told(); });
+  EXPECT_EQ(late.read_code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(late.write_code(), StatusCode::kDeadlineExceeded);
+  // Its page is its own: nobody else writes it, and no clear passes it by.
+  EXPECT_EQ(rig_.put({{{kKv, 3}}}, 9)[0].code(), StatusCode::kOverloaded);
+  EXPECT_EQ(conformance::clear(rig_, rig_.backend(), nullptr).code(), StatusCode::kOverloaded);
+  std::vector<Page> others;
+  for (std::uint64_t key = 100; key < 120; ++key) {  // 2 MB in all: its staging memory is given to none of them
+    others.push_back({kKv, key, 100'000});
+    EXPECT_TRUE(rig_.put({{others.back()}})[0].is_ok());
+    EXPECT_TRUE(rig_.get({others.back()})[0].is_ok());
+  }
+  expect_answers_until(
+      [&] { return store_.calls("batch_put_session_end") == 22; });  // of SetUp, of 20, and the late one
+  EXPECT_TRUE(rig_.get({{kKv, 3}})[0].is_ok()) << "it has come after all, with the bytes that it was given";
+  EXPECT_TRUE(rig_.get({{kKv, 1}})[0].is_ok());
+  EXPECT_EQ(store_.calls("setup"), setups) << "it is the same helper";
+}
+
+TEST_F(MooncakeFailures, WhatIsStillLateIsNotWaitedForByAClose) {
+  store_.control(kBothHang);
+  const LateCalls late(rig_);
+  expect_answers_until([&] { return late.are_told(); });
+  const TimePoint begin = real_clock().now();
+  EXPECT_TRUE(rig_.backend().close(std::chrono::seconds(1)).is_ok());
+  EXPECT_LT(real_clock().now() - begin, std::chrono::seconds(20));
+}
+
+// One that never ends keeps its lane, its memory and its page, but not for ever.
+TEST_F(MooncakeFailures, ACallThatNeverEndsEndsItsHelperInTheEnd) {
+  ASSERT_TRUE(rig_.start({{"client_timeout", "1"}, {"client_threads", "4"}}));
+  const std::size_t setups = store_.calls("setup");
+  store_.control(kBothHang);
+  const LateCalls late(rig_);
+  expect_answers_until([&] { return late.are_told(); });
+  const TimePoint end = real_clock().now() + kPatience;
+  while (!rig_.there({{kKv, 1}}).starts_with("error") && real_clock().now() < end) rest();
+  EXPECT_LT(real_clock().now(), end);
+  expect_recovery();
+  EXPECT_EQ(store_.calls("setup"), setups + 1);
 }
 
 TEST_F(MooncakeFailures, WhatTheLibraryRaisesIsToldAndEndsNothing) {
@@ -152,6 +253,22 @@ TEST_F(MooncakeFailures, AMasterThatIsDownIsAnErrorAndItsReturnNeedsNothing) {
   EXPECT_EQ(conformance::clear(rig_, rig_.backend(), nullptr).code(), StatusCode::kUnavailable);
   store_.control("{}");
   EXPECT_TRUE(rig_.get({{kKv, 1}})[0].is_ok());
+}
+
+// The defect: after a read that failed, the master was asked for the size of each page, for as long as it takes to
+// fail.
+TEST_F(MooncakeFailures, AMasterThatIsAwayIsAskedOnce) {
+  const std::vector<Page> pages = {{kKv, 1}, {kKv, 2}, {kKv, 3}};
+  for (const char* code : {"-900", "-901"}) {
+    store_.control(R"({"faults": [{"call": "batch_get_into_multi_buffers", "do": {"code": )" + std::string(code) +
+                   "}}]}");
+    for (const Status& status : rig_.get(pages)) EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+    EXPECT_EQ(store_.calls("get_size"), 0u) << "no page of another length ends with " << code;
+  }
+  // It goes while sizes are asked for.
+  store_.control(R"({"is_down": true, "faults": [{"call": "batch_get_into_multi_buffers", "do": {"code": -800}}]})");
+  for (const Status& status : rig_.get(pages)) EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(store_.calls("get_size"), 1u);
 }
 
 // The n-th call of the library fails, for each n, in each way: no answer is missing, no page is half there.

@@ -120,7 +120,7 @@ std::vector<SpacePtr> Spaces::all_spaces() const {
 
 void Spaces::learn_space(const MetadataNamespace& name) {
   const auto geometry = readable(name);
-  const auto pool = parse_pool_name(std::string_view(name.name).substr(0, name.name.find('-')));
+  const auto pool = parse_pool_number(std::string_view(name.name).substr(0, name.name.find('-')));
   if (geometry && pool && !spaces_.contains(name)) spaces_.emplace(name, make_space(name, *pool, *geometry));
 }
 

@@ -27,6 +27,14 @@ std::vector<std::uint64_t> ready(BatchLine& line) {
 }
 
 using Numbers = std::vector<std::uint64_t>;
+using Names = std::vector<std::string>;
+
+// First names of those that are refused.
+Names refused(BatchLine& line) {
+  Names out;
+  for (const Batch& batch : line.take_refused()) out.push_back(batch.names.empty() ? "" : batch.names[0]);
+  return out;
+}
 
 TEST(BatchLine, GivesWhatThereIsRoomForInOrder) {
   BatchLine line(4 * kPage);
@@ -96,6 +104,55 @@ TEST(BatchLine, AClearOfAnotherNamespaceIsNone) {
       EXPECT_EQ(line.has_met_clear(is_read_first ? 1 : 2), cleared != std::optional(other)) << is_read_first;
     }
   }
+}
+
+// A late one may take minutes: what would wait for it is refused, and its memory and names stay its own.
+TEST(BatchLine, NothingWaitsForWhatIsLate) {
+  BatchLine line(4 * kPage);
+  line.push(batch_of(Kind::kWrite, 1, {"a", "b"}));
+  line.push(batch_of(Kind::kWrite, 1, {"c"}));
+  line.push(batch_of(Kind::kWrite, 1, {"b", "x"}));
+  line.push(batch_of(Kind::kWrite, 1, {"c", "y"}));
+  EXPECT_EQ(ready(line), (Numbers{1, 2}));
+  EXPECT_EQ(refused(line), Names());
+  line.set_late(1);
+  EXPECT_EQ(ready(line), Numbers());
+  EXPECT_EQ(refused(line), (Names{"b"})) << "the other one waits for what is in time";
+  line.push(batch_of(Kind::kClear, 0, {"clear"}));
+  line.push(batch_of(Kind::kRead, 2));
+  EXPECT_EQ(ready(line), (Numbers{6}));
+  EXPECT_EQ(refused(line), (Names{"clear"}));
+  line.end(2);
+  EXPECT_EQ(ready(line), (Numbers{4}));
+  line.end(1);
+  line.push(batch_of(Kind::kWrite, 1, {"a"}));
+  EXPECT_EQ(ready(line), (Numbers{7}));
+}
+
+TEST(BatchLine, RoomThatIsOnlyWhereLateOnesAreIsNotWaitedFor) {
+  BatchLine line(4 * kPage);
+  for (const std::uint64_t pages : {2, 1, 3, 1}) line.push(batch_of(Kind::kRead, pages, {std::to_string(pages)}));
+  EXPECT_EQ(ready(line), (Numbers{1, 2}));
+  line.set_late(1);
+  EXPECT_EQ(ready(line), Numbers());
+  EXPECT_EQ(refused(line), Names()) << "the second gives its room back";
+  line.end(2);
+  EXPECT_EQ(ready(line), (Numbers{4}));
+  EXPECT_EQ(refused(line), (Names{"3"}));
+  line.end(1);
+  line.push(batch_of(Kind::kRead, 2));
+  EXPECT_EQ(ready(line), (Numbers{5}));
+}
+
+TEST(BatchLine, AClearThatIsLateRefusesWrites) {
+  BatchLine line(4 * kPage);
+  line.push(batch_of(Kind::kClear, 0));
+  line.push(batch_of(Kind::kWrite, 1, {"a"}));
+  EXPECT_EQ(ready(line), (Numbers{1}));
+  line.set_late(1);
+  line.push(batch_of(Kind::kRead, 1));
+  EXPECT_EQ(ready(line), (Numbers{3}));
+  EXPECT_EQ(refused(line), (Names{"a"}));
 }
 
 // Whatever comes: memory is never given twice, names neither, and all batches begin in the end.

@@ -34,28 +34,45 @@ void HelperCalls::post(std::function<void()> task) {
   if (!executor_.post(task).is_ok()) task();
 }
 
-void HelperCalls::call(std::string body, std::size_t count, Where where, Done done) {
-  const auto shared = std::make_shared<Done>(std::move(done));
-  const Status sent = link_.call(std::move(body), [this, count, where, shared](Codes codes) {
+void HelperCalls::tell(Where where, Done done, Codes codes) {
+  if (where == Where::kHere) return done(codes);
+  post([done = std::move(done), codes = std::move(codes)] { done(codes); });
+}
+
+void HelperCalls::call(std::string body, std::size_t count, Where where, Done done, Late late) {
+  struct Asked {
+    Where where;
+    Done done;  // null: has run
+    Late late;
+  };
+  const auto asked = std::make_shared<Asked>(Asked{where, std::move(done), std::move(late)});
+  const auto on_answer = [this, count, asked](Codes codes) {
     if (codes.is_ok() && codes->size() != count) {
       codes = unavailable("mooncake: the helper answers with " + std::to_string(codes->size()) + " codes for " +
                           std::to_string(count) + " objects");
     }
-    if (where == Where::kHere) return (*shared)(codes);
-    post([shared, codes = std::move(codes)] { (*shared)(codes); });
-  });
+    asked->late = nullptr;
+    if (asked->done) tell(asked->where, std::exchange(asked->done, nullptr), std::move(codes));
+  };
+  const auto on_late = [this, asked](const Status& why) {
+    if (!asked->late) return tell(asked->where, std::exchange(asked->done, nullptr), why);
+    asked->where = Where::kHere;
+    std::exchange(asked->late, nullptr)(why);
+  };
+  const Status sent = link_.call(std::move(body), on_answer, on_late);
   // By way of the executor: a line of calls that all fail at once would be as deep as it is long.
-  if (!sent.is_ok()) post([shared, codes = Codes(sent)] { (*shared)(codes); });
+  if (!sent.is_ok()) tell(Where::kElsewhere, std::exchange(asked->done, nullptr), sent);
 }
 
-void HelperCalls::get(std::vector<NamedObject> objects, Where where, Done done) {
+void HelperCalls::get(std::vector<NamedObject> objects, Where where, Done done, Late late) {
   const std::uint64_t bytes = bytes_of(objects);
-  add(Kind::kGet, {std::move(objects), {}, bytes, where, std::move(done)});
+  add(Kind::kGet, {std::move(objects), {}, bytes, where, std::move(done), std::move(late)});
 }
 
-void HelperCalls::put(std::vector<NamedObject> objects, std::vector<ObjectGroup> groups, Where where, Done done) {
+void HelperCalls::put(std::vector<NamedObject> objects, std::vector<ObjectGroup> groups, Where where, Done done,
+                      Late late) {
   const std::uint64_t bytes = bytes_of(objects);
-  add(Kind::kPut, {std::move(objects), std::move(groups), bytes, where, std::move(done)});
+  add(Kind::kPut, {std::move(objects), std::move(groups), bytes, where, std::move(done), std::move(late)});
 }
 
 void HelperCalls::add(Kind kind, Part part) {
@@ -72,10 +89,14 @@ void HelperCalls::add(Kind kind, Part part) {
 void HelperCalls::begin(Kind kind) {
   for (;;) {
     Parts parts;
+    std::deque<Part> refused;
     {
       LockGuard guard(mutex_);
+      refused = take_refused(kind);
       parts = take(kind);
     }
+    const Status full = unavailable("mooncake: too many calls have no answer in time (option 'client_timeout')");
+    for (Part& part : refused) tell(Where::kElsewhere, std::move(part.done), full);
     if (parts.empty()) return;
     send(kind, std::move(parts));
   }
@@ -83,13 +104,15 @@ void HelperCalls::begin(Kind kind) {
 
 HelperCalls::Parts HelperCalls::take(Kind kind) {
   Line& line = lines_[static_cast<std::size_t>(kind)];
+  Parts parts;
+  if (line.waiting.empty()) return parts;
   const bool is_full = line.waiting_bytes >= limits_.bytes || line.waiting_objects >= limits_.objects;
   std::size_t most = kSmallAtOnce[static_cast<std::size_t>(kind)];
   if (is_full) most = std::max(most, limits_.large_at_once);
   const TimePoint now = clock_.now();
   if (now - line.last_begun > kPatience) most = std::max(most, limits_.most_at_once);
-  Parts parts;
-  if (line.waiting.empty() || line.running >= most) return parts;
+  if (line.late > 0) most = std::min(most, limits_.most_at_once - line.late);  // above 0, or all were refused
+  if (line.running >= most) return parts;
   std::uint64_t bytes = 0;
   std::size_t objects = 0;
   std::set<std::string_view> names;
@@ -113,39 +136,59 @@ HelperCalls::Parts HelperCalls::take(Kind kind) {
   return parts;
 }
 
+std::deque<HelperCalls::Part> HelperCalls::take_refused(Kind kind) {
+  Line& line = lines_[static_cast<std::size_t>(kind)];
+  if (line.late < limits_.most_at_once) return {};
+  line.waiting_bytes = line.waiting_objects = 0;
+  return std::exchange(line.waiting, {});
+}
+
 void HelperCalls::send(Kind kind, Parts parts) {
+  const auto sent = std::make_shared<Sent>(Sent{kind, std::move(parts), {}, false});
   std::vector<NamedObject> objects;
   std::vector<ObjectGroup> groups;
-  std::vector<std::size_t> counts;
-  for (Part& part : parts) {
-    counts.push_back(part.objects.size());
+  for (Part& part : sent->parts) {
+    sent->counts.push_back(part.objects.size());
     move_to(objects, part.objects);
     move_to(groups, part.groups);
   }
   const std::size_t count = objects.size();
-  std::string body = kind == Kind::kGet ? get_request(objects, counts) : put_request(objects, groups);
-  const auto sent = std::make_shared<Parts>(std::move(parts));
-  call(std::move(body), count, Where::kHere,
-       [this, kind, sent, counts = std::move(counts)](const Codes& codes) { finish(kind, *sent, counts, codes); });
+  std::string body = kind == Kind::kGet ? get_request(objects, sent->counts) : put_request(objects, groups);
+  call(
+      std::move(body), count, Where::kHere, [this, sent](const Codes& codes) { finish(*sent, codes); },
+      [this, sent](const Status& why) { set_late(*sent, why); });
 }
 
-void HelperCalls::finish(Kind kind, Parts& parts, const std::vector<std::size_t>& counts, const Codes& codes) {
+void HelperCalls::set_late(Sent& sent, const Status& why) {
   {
     LockGuard guard(mutex_);
-    --lines_[static_cast<std::size_t>(kind)].running;
+    Line& line = lines_[static_cast<std::size_t>(sent.kind)];
+    --line.running;
+    ++line.late;
   }
-  begin(kind);  // before the answers are told: the store is idle until it has the next call
+  sent.is_late = true;
+  begin(sent.kind);
+  for (Part& part : sent.parts) {
+    part.where = Where::kHere;
+    std::exchange(part.late, nullptr)(why);
+  }
+}
+
+void HelperCalls::finish(Sent& sent, const Codes& codes) {
+  {
+    LockGuard guard(mutex_);
+    Line& line = lines_[static_cast<std::size_t>(sent.kind)];
+    --(sent.is_late ? line.late : line.running);
+  }
+  begin(sent.kind);  // before the answers are told: the store is idle until it has the next call
   std::size_t at = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    Codes own = codes.is_ok() ? Codes(std::vector(codes->data() + at, codes->data() + at + counts[i])) : codes;
-    at += counts[i];
+  for (std::size_t i = 0; i < sent.parts.size(); ++i) {
+    Part& part = sent.parts[i];
+    Codes own = codes.is_ok() ? Codes(std::vector(codes->data() + at, codes->data() + at + sent.counts[i])) : codes;
+    at += sent.counts[i];
+    part.late = nullptr;
     // What it holds is let go with its answer, not with the last one's.
-    Done done = std::exchange(parts[i].done, nullptr);
-    if (parts[i].where == Where::kHere) {
-      done(own);
-    } else {
-      post([done = std::move(done), own = std::move(own)] { done(own); });
-    }
+    tell(part.where, std::exchange(part.done, nullptr), std::move(own));
   }
 }
 

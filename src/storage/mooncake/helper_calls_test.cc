@@ -19,10 +19,11 @@ using Where = HelperCalls::Where;
 // Keeps calls until the test answers them.
 class KeptLink final : public HelperLink {
  public:
-  Status call(std::string body, Done done) override {
+  Status call(std::string body, Done done, Late late) override {
     if (is_down) return unavailable("down");
     bodies.push_back(std::move(body));
     waiting.push_back(std::move(done));
+    not_late.push_back(std::move(late));
     return Status::ok();
   }
   std::span<std::byte> staging() override { return {}; }
@@ -33,11 +34,15 @@ class KeptLink final : public HelperLink {
     for (std::size_t i = 0; i < count; ++i) codes.push_back(first + static_cast<std::int64_t>(i));
     const Done done = std::move(waiting.front());
     waiting.erase(waiting.begin());
+    not_late.erase(not_late.begin());
     done(codes);
   }
+  // The n-th of those that wait.
+  void be_late(std::size_t n) { std::exchange(not_late[n], nullptr)(deadline_exceeded("late")); }
 
   std::vector<std::string> bodies;
   std::vector<Done> waiting;
+  std::vector<Late> not_late;
   bool is_down = false;
 };
 
@@ -49,11 +54,15 @@ class MooncakeCalls : public ::testing::Test {
     return out;
   }
   void get(const std::string& names, std::uint64_t bytes = 10, Where where = Where::kHere) {
-    calls_.get(objects(names, bytes), where, [this, names](const Codes& codes) { tell(names, codes); });
+    calls_.get(
+        objects(names, bytes), where, [this, names](const Codes& codes) { tell(names, codes); },
+        [this, names](const Status& why) { told_.push_back(names + " is " + why.message()); });
   }
   void put(const std::string& names) {
-    calls_.put(objects(names), {{"tag" + names, names.size()}}, Where::kHere,
-               [this, names](const Codes& codes) { tell(names, codes); });
+    calls_.put(
+        objects(names), {{"tag" + names, names.size()}}, Where::kHere,
+        [this, names](const Codes& codes) { tell(names, codes); },
+        [this, names](const Status& why) { told_.push_back(names + " is " + why.message()); });
   }
   void tell(const std::string& names, const Codes& codes) {
     std::string line = names + ":";
@@ -194,6 +203,60 @@ TEST_F(MooncakeCalls, WhatTakesLongIsDoneOnAnotherThread) {
   EXPECT_EQ(told_, (Lines{"a: 1"}));
 }
 
+// Who waits is told, others go on, and the late answer is nobody else's.
+TEST_F(MooncakeCalls, ACallThatIsLateHoldsUpNoOtherAndEndsWithItsAnswer) {
+  get("a");
+  get("b");
+  get("c", 10, Where::kElsewhere);
+  link_.be_late(0);
+  EXPECT_EQ(told_, (Lines{"a is late"}));
+  ASSERT_EQ(link_.bodies.size(), 2u) << "b and c have waited for it";
+  link_.be_late(1);
+  EXPECT_EQ(told_, (Lines{"a is late", "b is late", "c is late"}));
+  get("d");
+  ASSERT_EQ(link_.bodies.size(), 3u);
+  link_.answer(1, 7);
+  EXPECT_EQ(told_.back(), "a: 7");
+  link_.answer(2, 20);
+  EXPECT_EQ(told_[4], "b: 20");
+  EXPECT_EQ(told_[5], "c: 21") << "at once: nobody waits for it, so nothing keeps what it would be posted for";
+  link_.answer(1, 30);
+  EXPECT_EQ(told_.back(), "d: 30");
+  EXPECT_EQ(told_.size(), 7u);
+}
+
+TEST_F(MooncakeCalls, WhereAsManyAsMayBeAreLateOthersAreRefused) {
+  for (const char* name : {"a", "b", "c"}) {
+    get(name);
+    link_.be_late(link_.waiting.size() - 1);
+  }
+  told_.clear();
+  get("d");
+  put("e");
+  ASSERT_EQ(link_.bodies.size(), 4u) << "e is a put";
+  while (executor_.run_one()) {}
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_NE(told_[0].find("d: mooncake: too many calls have no answer"), std::string::npos) << told_[0];
+  link_.answer(1, 0);
+  get("f");
+  EXPECT_EQ(link_.bodies.size(), 5u);
+  get("g");
+  clock_.advance(std::chrono::seconds(1));
+  get("h");
+  EXPECT_EQ(link_.bodies.size(), 5u) << "two are late and one runs";
+  link_.be_late(link_.waiting.size() - 1);
+  while (executor_.run_one()) {}
+  EXPECT_NE(told_.back().find("h: mooncake: too many calls"), std::string::npos) << told_.back();
+}
+
+// Of what holds nothing: it ends when it is late.
+TEST_F(MooncakeCalls, WithoutLateACallEndsOnce) {
+  calls_.call("x", 1, Where::kHere, [this](const Codes& codes) { tell("x", codes); });
+  link_.be_late(0);
+  link_.answer(1, 3);
+  EXPECT_EQ(told_, (Lines{"x: late"}));
+}
+
 // An answer may ask again. Each call has its own codes, whatever the order.
 TEST_F(MooncakeCalls, EachCallHasItsOwnCodes) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
@@ -207,12 +270,13 @@ TEST_F(MooncakeCalls, EachCallHasItsOwnCodes) {
       std::vector<NamedObject> own;
       for (std::size_t i = 0; i < count; ++i) own.push_back({std::to_string(asked++), {{0, 0, rng.below(60)}}});
       const std::int64_t first = std::stoll(own.front().name);
-      calls.get(std::move(own), Where::kHere, [&, count, first](const Codes& codes) {
+      const auto check = [&, count, first](const Codes& codes) {
         ASSERT_TRUE(codes.is_ok() && codes->size() == count);
         for (std::size_t i = 0; i < count; ++i) EXPECT_EQ((*codes)[i], first + static_cast<std::int64_t>(i));
         answered += count;
         if (asked < 300) self(self);
-      });
+      };
+      calls.get(std::move(own), Where::kHere, check, [](const Status&) {});
     };
     for (int i = 0; i < 12; ++i) ask(ask);
     std::size_t at = 0;  // of the calls sent

@@ -79,9 +79,11 @@ void MooncakeBackend::push(Batch batch) {
 
 void MooncakeBackend::pump(bool may_begin_here) {
   std::vector<BatchLine::Ready> ready;
+  std::vector<Batch> refused;
   {
     LockGuard guard(mutex_);
     ready = line_.take_ready();
+    refused = line_.take_refused();
   }
   // Others copy beside this one. The last begins here: a change of threads takes longer than a small page.
   const std::size_t posted = ready.size() - (may_begin_here && !ready.empty() ? 1 : 0);
@@ -89,6 +91,8 @@ void MooncakeBackend::pump(bool may_begin_here) {
     calls_.post([one = std::move(ready[i])] { one.begin(one.batch, one.offset); });
   }
   if (posted < ready.size()) ready.back().begin(ready.back().batch, ready.back().offset);
+  const Status why = overloaded("mooncake: what it would wait for has no answer in time (option 'client_timeout')");
+  for (const Batch& batch : refused) batch.refuse(why);
 }
 
 void MooncakeBackend::end_batch(std::uint64_t batch, bool may_begin_here) {
@@ -97,6 +101,14 @@ void MooncakeBackend::end_batch(std::uint64_t batch, bool may_begin_here) {
     line_.end(batch);
   }
   pump(may_begin_here);
+}
+
+void MooncakeBackend::set_late(std::uint64_t batch) {
+  {
+    LockGuard guard(mutex_);
+    line_.set_late(batch);
+  }
+  pump(false);
 }
 
 void MooncakeBackend::run_exists(const std::shared_ptr<ExistsOperation>& op) {
@@ -143,13 +155,26 @@ void MooncakeBackend::run_clear(const std::shared_ptr<ClearOperation>& op) {
   Batch batch;
   batch.kind = Batch::Kind::kClear;
   if (op->request) batch.space = op->request->namespace_digest;
-  batch.begin = [this, op](std::uint64_t number, std::uint64_t) {
-    calls_.call(clear_request(pattern_of(op->request.get())), 1, Where::kElsewhere,
-                [this, op, number](const Codes& codes) {
-                  op->result = !codes.is_ok()     ? codes.status()
-                               : (*codes)[0] >= 0 ? Status::ok()
-                                                  : status_of((*codes)[0], "clearing the store");
-                  end_batch(number, true);
+  const auto asked = std::make_shared<std::shared_ptr<ClearOperation>>(op);  // null: it has its answer, and is late
+  const auto fail = [this, asked](const Status& why) {
+    (*asked)->result = why;
+    calls_.post([own = std::exchange(*asked, nullptr)] {});
+  };
+  batch.refuse = fail;
+  batch.begin = [this, asked, fail](std::uint64_t number, std::uint64_t) {
+    const auto finish = [this, asked, number](const Codes& codes) {
+      const bool is_late = *asked == nullptr;
+      if (!is_late) {
+        (*asked)->result = !codes.is_ok()     ? codes.status()
+                           : (*codes)[0] >= 0 ? Status::ok()
+                                              : status_of((*codes)[0], "clearing the store");
+      }
+      end_batch(number, !is_late);
+    };
+    calls_.call(clear_request(pattern_of((*asked)->request.get())), 1, Where::kElsewhere, finish,
+                [this, fail, number](const Status& why) {
+                  fail(why);
+                  set_late(number);
                 });
   };
   push(std::move(batch));
@@ -213,9 +238,15 @@ void MooncakeBackend::add_read_batch(const std::shared_ptr<ReadOperation>& op, s
           {object_name(*request.scope, page.pool, page.key), {{0, offset, object_bytes(payload)}}});
       offset += room_of(payload);
     }
-    calls_.get(batch->objects, batch->is_short ? Where::kHere : Where::kElsewhere,
-               [this, batch](const Codes& codes) { finish_read(batch, codes); });
+    calls_.get(
+        batch->objects, batch->is_short ? Where::kHere : Where::kElsewhere,
+        [this, batch](const Codes& codes) { finish_read(batch, codes); },
+        [this, batch](const Status& why) {
+          fail_read(*batch, why);
+          set_late(batch->number);
+        });
   };
+  entry.refuse = [this, batch](const Status& why) { fail_read(*batch, why); };
   push(std::move(entry));
 }
 
@@ -239,7 +270,19 @@ bool MooncakeBackend::has_met_clear(const ReadBatch& batch) const {
   return line_.has_met_clear(batch.number);
 }
 
+void MooncakeBackend::fail_read(ReadBatch& batch, const Status& why) {
+  {
+    LockGuard guard(mutex_);
+    for (const std::size_t item : batch.items) {
+      batch.op->result.items[item] = why;
+      count_read(stats_, why);
+    }
+  }
+  calls_.post([op = std::move(batch.op)] {});  // who waits is told there
+}
+
 void MooncakeBackend::finish_read(const std::shared_ptr<ReadBatch>& batch, const Codes& codes) {
+  if (!batch->op) return end_batch(batch->number, false);
   std::vector<std::string> wrong;
   for (std::size_t at = 0; at < batch->items.size(); ++at) {
     Status status = codes.is_ok() ? take_page(*batch, at, (*codes)[at]) : codes.status();

@@ -10,8 +10,9 @@
 // its envelope, whatever the store says (rule 1).
 //
 // Buffers of a caller are read before its write is sent and written after its read has come: a helper that hangs has
-// none of them in its hands.
-// Threads: any (storage/backend.h). Locks: one for the tables here; never during a call or a copy.
+// none of them in its hands. So a caller has its answer when a call is late (helper_link.h); its batch, with its
+// staging memory and its names, ends when the call does. Threads: any (storage/backend.h). Locks: one for the tables
+// here; never during a call or a copy.
 #pragma once
 
 #include <atomic>
@@ -65,10 +66,13 @@ class MooncakeBackend final : public StorageBackend {
   // may_begin_here: on this thread, which is not the link's.
   void pump(bool may_begin_here) LARDER_EXCLUDES(mutex_);
   void end_batch(std::uint64_t batch, bool may_begin_here) LARDER_EXCLUDES(mutex_);
+  void set_late(std::uint64_t batch) LARDER_EXCLUDES(mutex_);
 
   // reads
   void add_read_batch(const std::shared_ptr<ReadOperation>& op, std::vector<std::size_t> items, std::uint64_t bytes);
   void finish_read(const std::shared_ptr<ReadBatch>& batch, const Codes& codes) LARDER_EXCLUDES(mutex_);
+  // Answers for a batch that is refused or late.
+  void fail_read(ReadBatch& batch, const Status& why) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool has_met_clear(const ReadBatch& batch) const LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status take_page(const ReadBatch& batch, std::size_t at, std::int64_t code);
 
@@ -76,6 +80,8 @@ class MooncakeBackend final : public StorageBackend {
   void next_write_batch(const std::shared_ptr<WriteJob>& job);
   void fill_and_send(const std::shared_ptr<WriteJob>& job);
   void finish_write_batch(const std::shared_ptr<WriteJob>& job, const Codes& codes) LARDER_EXCLUDES(mutex_);
+  // Answers for its batch, which is refused or late, and for all groups after it.
+  void fail_write(WriteJob& job, const Status& why) LARDER_EXCLUDES(mutex_);
 
   // constant after construction
   const std::unique_ptr<HelperLink> link_;

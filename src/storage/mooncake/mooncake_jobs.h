@@ -17,7 +17,7 @@ namespace larder::mooncake {
 [[nodiscard]] constexpr std::uint64_t room_of(std::uint64_t payload) { return (object_bytes(payload) + 63) / 64 * 64; }
 
 struct MooncakeBackend::ReadBatch {
-  std::shared_ptr<ReadOperation> op;
+  std::shared_ptr<ReadOperation> op;  // null: it has its answer, and the batch is late
   std::vector<std::size_t> items;
   std::vector<NamedObject> objects;  // of the items; places once it has begun
   std::uint64_t number = 0;
@@ -36,7 +36,7 @@ struct MooncakeBackend::WriteJob {
     std::size_t group = 0, objects = 0;
     std::string tag;
   };
-  std::shared_ptr<WriteOperation> op;
+  std::shared_ptr<WriteOperation> op;  // null: as above
   std::size_t next_group = 0;
   // the batch's
   std::vector<Object> objects;

@@ -70,6 +70,7 @@ void MooncakeBackend::next_write_batch(const std::shared_ptr<WriteJob>& job) {
     job->offset = offset;
     fill_and_send(job);
   };
+  batch.refuse = [this, job](const Status& why) { fail_write(*job, why); };
   push(std::move(batch));
 }
 
@@ -98,11 +99,31 @@ void MooncakeBackend::fill_and_send(const std::shared_ptr<WriteJob>& job) {
   }
   std::vector<ObjectGroup> groups;
   for (const WriteJob::Group& group : job->groups) groups.push_back({group.tag, group.objects});
-  calls_.put(std::move(objects), std::move(groups), job->has_more() ? Where::kElsewhere : Where::kHere,
-             [this, job](const Codes& codes) { finish_write_batch(job, codes); });
+  calls_.put(
+      std::move(objects), std::move(groups), job->has_more() ? Where::kElsewhere : Where::kHere,
+      [this, job](const Codes& codes) { finish_write_batch(job, codes); },
+      [this, job](const Status& why) {
+        fail_write(*job, why);
+        set_late(job->number);
+      });
+}
+
+void MooncakeBackend::fail_write(WriteJob& job, const Status& why) {
+  std::vector<Status>& groups = job.op->result.groups;
+  for (const WriteJob::Group& group : job.groups) groups[group.group] = why;
+  std::fill(groups.begin() + static_cast<std::ptrdiff_t>(job.next_group), groups.end(), why);
+  const std::size_t failed = job.groups.size() + groups.size() - job.next_group;
+  {
+    LockGuard guard(mutex_);
+    stats_.writes += failed;
+    stats_.write_errors += failed;
+  }
+  calls_.post([op = std::move(job.op)] {});  // who waits is told there
 }
 
 void MooncakeBackend::finish_write_batch(const std::shared_ptr<WriteJob>& job, const Codes& codes) {
+  if (!job->op) return end_batch(job->number, false);
+  const std::shared_ptr<WriteOperation> op = job->op;  // the next batch may be refused, and the job over, below
   std::uint64_t duplicates = job->twins, errors = 0, bytes = 0;
   std::size_t at = 0;
   for (const WriteJob::Group& group : job->groups) {

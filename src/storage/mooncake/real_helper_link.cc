@@ -33,7 +33,7 @@ class RealHelperLink final : public HelperLink {
   ~RealHelperLink() override { close(); }
 
   [[nodiscard]] Status open() LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Status call(std::string body, Done done) override LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] Status call(std::string body, Done done, Late late) override LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::span<std::byte> staging() override { return arena_.memory->bytes(); }
   void close() override LARDER_EXCLUDES(mutex_);
 
@@ -41,7 +41,8 @@ class RealHelperLink final : public HelperLink {
   enum class Phase : std::uint8_t { kStarting, kUp, kDown, kClosed };
   struct Call {
     Done done;
-    TimePoint deadline = TimePoint::max();  // from when it has a lane: in line, nobody has been asked
+    Late late;           // null: has run
+    TimePoint deadline;  // of its time in line; once it has a lane, of its answer
   };
   using Calls = std::map<std::uint64_t, Call>;
   using Socket = std::shared_ptr<share::Descriptor>;
@@ -61,7 +62,9 @@ class RealHelperLink final : public HelperLink {
   [[nodiscard]] Status on_reply(std::size_t lane, Reply reply) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status on_setup(const Reply& reply) LARDER_EXCLUDES(mutex_);
   void give(std::size_t lane, std::uint64_t number) LARDER_REQUIRES(mutex_);
+  // Tells those who wait too long. An error: the setup takes too long, or the helper is stuck.
   [[nodiscard]] Status check_deadlines() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool is_stuck(TimePoint now) LARDER_EXCLUDES(mutex_);
   // The child has ended, or is ended here; then all calls end.
   void drop_child(const Status& why, Nanos patience) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] bool is_stopping() LARDER_EXCLUDES(mutex_);
@@ -76,7 +79,7 @@ class RealHelperLink final : public HelperLink {
   // the thread's
   HelperProcess child_;
   std::vector<ReplyReader> replies_;  // of each lane
-  TimePoint setup_deadline_{}, start_at_{};
+  TimePoint setup_deadline_{}, start_at_{}, last_answer_{};
   Nanos pause_ = kFirstPause;
 
   RankedMutex mutex_{LockRank::kStorage};
@@ -111,7 +114,7 @@ Status RealHelperLink::open() {
   return phase_ == Phase::kUp ? Status::ok() : last_failure_;
 }
 
-Status RealHelperLink::call(std::string body, Done done) {
+Status RealHelperLink::call(std::string body, Done done, Late late) {
   Socket socket;
   std::string request;
   std::size_t lane = 0;
@@ -126,7 +129,7 @@ Status RealHelperLink::call(std::string body, Done done) {
     }
     const std::uint64_t number = next_number_++;
     request = encode_request(number, body);
-    calls_.emplace(number, Call{std::move(done)});
+    calls_.emplace(number, Call{std::move(done), std::move(late), clock_.now() + options_.answer_limit});
     if (free_lanes_.empty()) {
       waiting_.emplace_back(number, std::move(request));
       return Status::ok();
@@ -262,6 +265,7 @@ Status RealHelperLink::on_setup(const Reply& reply) {
 
 Status RealHelperLink::on_reply(std::size_t lane, Reply reply) {
   if (reply.number == kSetupNumber && !is_up()) return on_setup(reply);
+  last_answer_ = clock_.now();
   Call call;
   std::string request;
   {
@@ -299,25 +303,49 @@ void RealHelperLink::give(std::size_t lane, std::uint64_t number) {
   calls_.at(number).deadline = clock_.now() + options_.answer_limit;
 }
 
-// Lanes are given in the order of the numbers, so the first call has the first deadline.
 Status RealHelperLink::check_deadlines() {
   const TimePoint now = clock_.now();
+  std::vector<Late> late;
+  std::vector<Done> refused;
+  {
+    LockGuard guard(mutex_);
+    if (phase_ != Phase::kUp) {
+      if (now < setup_deadline_) return Status::ok();
+      const auto limit = std::chrono::duration_cast<std::chrono::seconds>(options_.start_limit).count();
+      return unavailable("mooncake: the helper's setup takes longer than " + std::to_string(limit) + " s");
+    }
+    for (; !waiting_.empty(); waiting_.pop_front()) {
+      const auto first = calls_.find(waiting_.front().first);
+      if (now < first->second.deadline) break;
+      refused.push_back(std::move(first->second.done));
+      calls_.erase(first);
+    }
+    for (const Lane& lane : lanes_) {
+      Call* const call = lane.call ? &calls_.at(*lane.call) : nullptr;
+      if (call != nullptr && call->deadline <= now && call->late) late.push_back(std::exchange(call->late, nullptr));
+    }
+  }
+  const Status why = deadline_exceeded("mooncake: a call had no answer in time (option 'client_timeout')");
+  for (const Late& tell : late) tell(why);
+  const Status full = overloaded("mooncake: no thread of the helper was free in time (option 'client_threads')");
+  for (const Done& tell : refused) tell(full);
+  if (!is_stuck(now)) return Status::ok();
+  return unavailable("mooncake: calls have no answer any more (option 'client_timeout'), the helper is ended");
+}
+
+bool RealHelperLink::is_stuck(TimePoint now) {
+  const bool is_silent = now - last_answer_ >= options_.answer_limit;
+  const Nanos most = options_.answer_limit * (is_silent ? 1 : options_.lanes);
   LockGuard guard(mutex_);
-  if (phase_ != Phase::kUp && setup_deadline_ <= now) {
-    return unavailable("mooncake: the helper's setup takes longer than " +
-                       std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.start_limit).count()) +
-                       " s");
-  }
-  if (!calls_.empty() && calls_.begin()->second.deadline <= now) {
-    return deadline_exceeded("mooncake: a call had no answer in time (option 'client_timeout'), the helper is ended");
-  }
-  return Status::ok();
+  return std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) LARDER_REQUIRES(mutex_) {
+    return lane.call && calls_.at(*lane.call).deadline - options_.answer_limit + most <= now;
+  });
 }
 
 void RealHelperLink::drop_child(const Status& why, Nanos patience) {
   const bool has_run = child_.is_running();
   const std::string how = child_.end(patience);
-  Status failure(why.code(), has_run ? why.message() + " (" + how + ")" : why.message());
+  const Status failure = unavailable(has_run ? why.message() + " (" + how + ")" : why.message());
   Calls calls;
   {
     LockGuard guard(mutex_);
@@ -331,7 +359,6 @@ void RealHelperLink::drop_child(const Status& why, Nanos patience) {
   }
   start_at_ = clock_.now() + pause_;
   pause_ = std::min(2 * pause_, kLongestPause);
-  if (failure.code() != StatusCode::kDeadlineExceeded) failure = unavailable(failure.message());
   for (auto& [number, call] : calls) call.done(failure);
 }
 

@@ -30,6 +30,8 @@ MOST_BODY = 64 << 20
 
 # Codes of Mooncake that decide what is done here; all others are passed on.
 NOT_READY, NOT_FOUND, EXISTS = -703, -704, -705
+OTHER_LENGTH = (-600, -800)  # an object of another length may end with these: wrong arguments, a move that failed
+MASTER_AWAY = -900  # and below: it is asked nothing more, since each question takes as long to fail
 # Codes of this program's own.
 BUSY, SHORT = -2, -3
 NO_CODES = array.array("q")
@@ -206,11 +208,12 @@ class Helper:
             for i, code in zip(missing, again):
                 got[i] = code
             awaited = (NOT_READY,)
+        is_master_away = False
         for i, code in enumerate(got):
             wanted = sum(sizes[i])
-            if code < 0 and code not in (NOT_FOUND, NOT_READY):
-                # An object of another length fails as a transfer does.
+            if code in OTHER_LENGTH and not is_master_away:
                 size = self.store.get_size(names[i])
+                is_master_away = size <= MASTER_AWAY
                 if size >= 0 and size != wanted:
                     got[i] = NOT_FOUND
             elif 0 <= code < wanted:
