@@ -279,19 +279,26 @@ function(larder_add_command_tests)
     --extra library=$<TARGET_FILE:larder_directory_backend> --directory ${PROJECT_BINARY_DIR}/conformance_example)
   add_test(NAME larder_conformance/defect COMMAND ${plugin}
     --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=short_reads --extra store=1)
-  add_test(NAME larder_conformance/hang COMMAND ${plugin} --timeout 1
-    --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=hangs --extra store=1)
+  foreach(call hangs hangs_in_create hangs_in_close)
+    add_test(NAME larder_conformance/${call} COMMAND ${plugin} --timeout 1
+      --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=${call} --extra store=1)
+  endforeach()
   # A check may be repeated on what it has left behind.
   set(one "$<TARGET_FILE:larder> conformance --backend file --directory ${PROJECT_BINARY_DIR}/conformance_twice")
   string(APPEND one " --destructive --filter round_trip --seed 7")
   add_test(NAME larder_conformance/twice COMMAND sh -c "${one} && ${one}")
-  set_tests_properties(larder_conformance/example larder_conformance/defect larder_conformance/hang
-    larder_conformance/twice PROPERTIES LABELS fast TIMEOUT 120)
+  set_tests_properties(larder_conformance/example larder_conformance/defect larder_conformance/hangs
+    larder_conformance/hangs_in_create larder_conformance/hangs_in_close larder_conformance/twice
+    PROPERTIES LABELS fast TIMEOUT 120)
   set_tests_properties(larder_conformance/example PROPERTIES PASS_REGULAR_EXPRESSION "16 ok, 0 failed, 3 skipped")
   set_tests_properties(larder_conformance/defect PROPERTIES PASS_REGULAR_EXPRESSION
     "FAILED   round_trip_per_pool.*bytes for 293, and called it OK.*again: --seed 7")
-  set_tests_properties(larder_conformance/hang PROPERTIES PASS_REGULAR_EXPRESSION
-    "FAILED   zero_length_anchor.*exists: no answer within 1 s.*stopped: an operation was never answered")
+  set_tests_properties(larder_conformance/hangs PROPERTIES PASS_REGULAR_EXPRESSION
+    "FAILED   zero_length_anchor.*exists: no answer within 1 s.*stopped: a call was never answered")
+  set_tests_properties(larder_conformance/hangs_in_create PROPERTIES PASS_REGULAR_EXPRESSION
+    "larder conformance: the backend has not opened within 1 s")
+  set_tests_properties(larder_conformance/hangs_in_close PROPERTIES PASS_REGULAR_EXPRESSION
+    "FAILED   round_trip_per_pool.*close: no answer within 1 s.*stopped: a call was never answered")
 endfunction()
 
 # What the commands say about wrong arguments, to systemd, and while a server restarts.

@@ -26,6 +26,7 @@ using conformance::Check;
 using conformance::CheckOutcome;
 using conformance::Verdict;
 using Json = nlohmann::ordered_json;
+using Opened = Result<std::unique_ptr<StorageBackend>>;
 
 constexpr std::size_t kThreads = 4, kQueue = 16'384;
 constexpr int kOk = 0, kFailedChecks = 1, kUsage = 2, kNotOpened = 3;
@@ -67,6 +68,7 @@ class NamedHarness final : public conformance::StorageHarness {
         options_(std::move(options)),
         is_own_(o.is_destructive || o.backend == "memory"),
         answer_limit_(o.timeout_seconds) {}
+  // Opens the store for the first check. kDeadlineExceeded: that has not come back; then nothing can be destroyed.
   [[nodiscard]] Status prepare() {
     LARDER_RETURN_IF_ERROR(register_backends(factory_));
     const std::vector<BackendOptionHelp>* const known = factory_.options_of(name_);
@@ -74,17 +76,16 @@ class NamedHarness final : public conformance::StorageHarness {
     for (std::size_t i = 0; known != nullptr && i < known->size(); ++i) {
       is_bounded_ = is_bounded_ || (*known)[i].key == "max_size";
     }
-    return open({}).status();
+    const auto opened = std::make_shared<Opened>(internal_error("not opened"));
+    if (!conformance::returns_within(answer_limit_, [this, opened] { *opened = create({}); })) {
+      return deadline_exceeded("the backend has not opened within " + std::to_string(answer_limit_.count()) +
+                               " s (--timeout)");
+    }
+    if (opened->is_ok()) first_ = std::move(*opened).value();
+    return opened->status();
   }
-  [[nodiscard]] Result<std::unique_ptr<StorageBackend>> open(const BackendOptions& extra) override {
-    BackendOptions options = options_;
-    for (const auto& [key, value] : extra) options[key] = value;
-    BackendEnvironment environment;
-    environment.files = &real_file_system();
-    environment.clock = &real_clock();
-    environment.executor = &threads_;
-    environment.open_metadata = [](const MetadataOptions& wanted) { return open_metadata(wanted, real_clock()); };
-    return factory_.create(name_, options, environment);
+  [[nodiscard]] Opened open(const BackendOptions& extra) override {
+    return first_ && extra.empty() ? Opened(std::move(first_)) : create(extra);
   }
   void drain() override {}
   [[nodiscard]] bool is_manual() const override { return false; }
@@ -94,6 +95,17 @@ class NamedHarness final : public conformance::StorageHarness {
   [[nodiscard]] bool evicts_whole_groups() const override { return name_ != "hf3fs"; }  // each pool has its own files
 
  private:
+  [[nodiscard]] Opened create(const BackendOptions& extra) {
+    BackendOptions options = options_;
+    for (const auto& [key, value] : extra) options[key] = value;
+    BackendEnvironment environment;
+    environment.files = &real_file_system();
+    environment.clock = &real_clock();
+    environment.executor = &threads_;
+    environment.open_metadata = [](const MetadataOptions& wanted) { return open_metadata(wanted, real_clock()); };
+    return factory_.create(name_, options, environment);
+  }
+
   const std::string name_;
   const BackendOptions options_;
   const bool is_own_;
@@ -101,6 +113,7 @@ class NamedHarness final : public conformance::StorageHarness {
   bool is_bounded_ = false;
   BackendFactory factory_;
   ThreadPoolExecutor threads_{"storage", kThreads, kQueue};
+  std::unique_ptr<StorageBackend> first_;
 };
 
 Result<BackendOptions> backend_options(const ConformanceOptions& o) {
@@ -194,7 +207,7 @@ int run_checks(const ConformanceOptions& o, const std::vector<const Check*>& che
   } else {
     std::printf("%llu ok, %llu failed, %llu skipped\n", static_cast<unsigned long long>(totals.ok),
                 static_cast<unsigned long long>(totals.failed), static_cast<unsigned long long>(totals.skipped));
-    if (is_stuck) std::printf("stopped: an operation was never answered, so the backend cannot be closed\n");
+    if (is_stuck) std::printf("stopped: a call was never answered, so nothing can be closed or freed any more\n");
     if (totals.failed > 0) std::printf("again: --seed %llu\n", static_cast<unsigned long long>(o.seed));
   }
   std::fflush(stdout);
@@ -222,7 +235,10 @@ int run_conformance(ConformanceOptions o, bool has_seed) {
   set_log_level(LogLevel::kWarning);  // a backend tells of each opening, into the middle of the report
   NamedHarness harness(o, std::move(*options));
   const Status prepared = harness.prepare();
-  return prepared.is_ok() ? run_checks(o, *checks, harness) : failure(prepared, kNotOpened);
+  if (prepared.is_ok()) return run_checks(o, *checks, harness);
+  const int exit_code = failure(prepared, kNotOpened);
+  if (prepared.code() == StatusCode::kDeadlineExceeded) std::_Exit(exit_code);  // standard error has no buffer
+  return exit_code;
 }
 
 }  // namespace

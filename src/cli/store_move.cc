@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "base/inbox.h"
+#include "base/plain_path.h"
 #include "cli/real_store_owner.h"
 #include "cli/store.h"
 #include "server/text_table.h"
@@ -26,6 +28,20 @@ struct MoveOptions {
   bool overwrite = false, dry_run = false;
 };
 
+std::string temporary_of(const MoveOptions& o) { return o.archive + ".tmp"; }
+
+// The archive, or what a broken export leaves of it, would be a strange file there: the store would not open any more.
+Status check_archive_place(const MoveOptions& o) {
+  const std::filesystem::path folder = plain_path(parent_path(temporary_of(o)));
+  for (const std::string& name : o.store.directories) {
+    const std::filesystem::path directory = plain_path(name);
+    if (!lies_in(folder, directory)) continue;
+    return invalid_argument(o.archive + " is in the store's own directory " + directory.string() +
+                            ", which takes no other files: name one elsewhere, such as " + directory.string() + ".arc");
+  }
+  return Status::ok();
+}
+
 // Written beside its place and renamed when it is whole.
 Result<ExportResult> write_archive(const MoveOptions& o, const StoreReport& report,
                                    const file_store::ExportPlan& plan) {
@@ -33,7 +49,7 @@ Result<ExportResult> write_archive(const MoveOptions& o, const StoreReport& repo
   if (!o.overwrite && files.stat(o.archive).is_ok()) {
     return conflict(o.archive + ": is there already; --overwrite replaces it");
   }
-  const std::string temporary = o.archive + ".tmp";
+  const std::string temporary = temporary_of(o);
   Result<std::unique_ptr<File>> file = files.open(temporary, {.write = true, .create = true, .truncate = true});
   if (!file.is_ok()) return file.status();
   Result<ExportResult> result = internal_error("not run");
@@ -52,6 +68,7 @@ Result<ExportResult> write_archive(const MoveOptions& o, const StoreReport& repo
 }
 
 int run_export(const MoveOptions& o) {
+  if (const Status place = check_archive_place(o); !place.is_ok()) return store_failure("export", place);
   const Result<file_store::PageSelection> selection = selection_of(o.store);
   if (!selection.is_ok()) return store_failure("export", selection.status());
   const Result<StoreReport> report = read_store(o.store);

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
+#include "base/plain_path.h"
 #include "key/sha256.h"
 #include "storage/option_text.h"
 
@@ -15,19 +15,6 @@ namespace {
 
 // What of a backend's options says where its pages are.
 constexpr std::string_view kPlaces[] = {"directory", "file_path_prefix", "metadata_directory"};
-
-// The same for all ways to write it, as far as it exists.
-std::filesystem::path plain_path(std::string_view text) {
-  std::error_code unknown;
-  const std::filesystem::path path = std::filesystem::absolute(text, unknown);
-  std::filesystem::path plain = std::filesystem::weakly_canonical(path, unknown);
-  if (unknown) plain = path.lexically_normal();
-  return plain.has_filename() ? plain : plain.parent_path();  // "/a/" is "/a"
-}
-
-bool is_in(const std::filesystem::path& inner, const std::filesystem::path& outer) {
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
 
 std::vector<std::filesystem::path> directories_of(std::string_view list) {
   std::vector<std::filesystem::path> out;
@@ -51,7 +38,7 @@ Result<SharePlace> share_place(const std::string& backend, const BackendOptions&
     if (directories.empty()) continue;
     out.text += ", " + std::string(place) + " ";
     for (const std::filesystem::path& directory : directories) {
-      if (place == "directory" && is_in(share, directory)) {
+      if (place == "directory" && lies_in(share, directory)) {
         return invalid_argument("share_directory: " + share_directory + " is in the store's own directory " +
                                 directory.string() + ", which takes no other files: name one beside it, such as " +
                                 directory.string() + ".share");

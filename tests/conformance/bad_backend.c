@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A backend library that is wrong in one way at a time: option defect=NAME. For the test that the conformance checks
  * find each defect. Objects lie in this process's memory and stay there over close() (option store=NUMBER tells stores
- * apart), so that it counts as persistent. One lock; lists; no speed. Defect "hangs" is for the command only, which can
- * end although a call does not. */
+ * apart), so that it counts as persistent. One lock; lists; no speed. Defects "hangs", "hangs_in_create" and
+ * "hangs_in_close" are for the command only, which can end although a call does not. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <pthread.h>
@@ -40,6 +40,7 @@ static int32_t create_backend(const char* options, LarderBackendCall* call, Lard
     free(b);
     return LARDER_BACKEND_INVALID;
   }
+  while (has(b, "hangs_in_create")) pause();
   *out = b;
   return LARDER_BACKEND_OK;
 }
@@ -217,6 +218,7 @@ static void read_stats(LarderBackend* b, LarderBackendStatistics* out) {
 }
 
 static void close_backend(LarderBackend* b) {
+  while (has(b, "hangs_in_close")) pause();
   if (has(b, "forgets_on_close")) clear_some(b, NULL);
   free(b);
 }

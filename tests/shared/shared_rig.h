@@ -78,6 +78,10 @@ class RoleWatch {
     }
     return true;
   }
+  [[nodiscard]] std::uint64_t changes() {
+    LockGuard guard(state_->mutex);
+    return state_->changes;
+  }
   // Until it has one; kSeeking: it has not got one within the limit.
   [[nodiscard]] SharedRole wait_for_role() {
     LockGuard guard(state_->mutex);

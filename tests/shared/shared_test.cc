@@ -125,10 +125,18 @@ TEST_F(Shared, ErrorsOfTheInnerStoreAreTold) {
   const auto failed =
       environment.open(options_in(share), [] { return Result<std::unique_ptr<StorageBackend>>(conflict("mine")); });
   EXPECT_EQ(failed.status().code(), StatusCode::kConflict);
-  EXPECT_EQ(failed.status().message(), "mine");
+  EXPECT_EQ(failed.status().message(), "mine") << "after some tries";
   const auto host = open();
   ASSERT_TRUE(host);
   EXPECT_EQ(host->role(), SharedRole::kHost) << "the lock is free again";
+}
+
+TEST_F(Shared, AnInnerStoreThatThrowsIsAnError) {
+  const auto failed = environment.open(
+      options_in(share), []() -> Result<std::unique_ptr<StorageBackend>> { throw std::runtime_error("no threads"); });
+  EXPECT_EQ(failed.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(failed.status().message().find("no threads"), std::string::npos) << failed.status().message();
+  EXPECT_TRUE(open()) << "the lock is free again";
 }
 
 // Opening the inner store takes long: who comes meanwhile waits, and is a client then.

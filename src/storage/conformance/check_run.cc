@@ -5,6 +5,8 @@
 #include <future>
 #include <utility>
 
+#include "base/thread_pool.h"
+
 namespace larder::conformance {
 namespace {
 
@@ -22,6 +24,19 @@ std::string join(std::string_view what, std::string_view expected, std::string_v
 
 }  // namespace
 
+bool returns_within(std::chrono::seconds limit, Task call) {
+  auto thread = std::make_unique<ThreadPoolExecutor>("conformance", 1, 1);
+  const auto returned = std::make_shared<std::promise<void>>();
+  const std::future<void> future = returned->get_future();
+  const Status posted = thread->post([call = std::move(call), returned] {
+    call();
+    returned->set_value();
+  });
+  if (!posted.is_ok() || future.wait_for(limit) == std::future_status::ready) return posted.is_ok();
+  (void)thread.release();  // nobody can end it
+  return false;
+}
+
 CheckRun::CheckRun(StorageHarness& harness, std::uint64_t seed, std::string_view name)
     : harness_(harness), base_(base_of(seed, name)), rng_(base_) {}
 
@@ -30,21 +45,30 @@ CheckRun::~CheckRun() {
 }
 
 bool CheckRun::open(const BackendOptions& extra) {
-  if (outcome_.is_stuck) return false;
-  if (backend_) harness_.drain();
-  backend_.reset();
-  auto opened = harness_.open(extra);
-  if (!expect_ok(opened.status(), "opening the backend")) return false;
-  backend_ = std::move(opened).value();
+  if (outcome_.is_stuck || !end_backend()) return false;
+  const auto opened = std::make_shared<Result<std::unique_ptr<StorageBackend>>>(internal_error("not opened"));
+  if (!run_within_limit("opening", [this, extra, opened] { *opened = harness_.open(extra); })) return false;
+  if (!expect_ok(opened->status(), "opening the backend")) return false;
+  backend_ = std::move(*opened).value();
   return true;
 }
 
+Status CheckRun::close(std::chrono::nanoseconds limit) {
+  const auto status = std::make_shared<Status>();
+  const bool has_ended = run_within_limit("close", [this, limit, status] { *status = backend_->close(limit); });
+  return has_ended ? *status : deadline_exceeded("close has not returned");
+}
+
+bool CheckRun::end_backend() {
+  if (!backend_) return true;
+  harness_.drain();
+  const auto ended = std::make_shared<std::unique_ptr<StorageBackend>>(std::move(backend_));
+  return run_within_limit("close", [ended] { ended->reset(); });
+}
+
 CheckOutcome CheckRun::finish() {
-  if (backend_ && !outcome_.is_stuck) {
-    drop_own_pages();
-    harness_.drain();
-    backend_.reset();
-  }
+  if (backend_ && !outcome_.is_stuck) drop_own_pages();
+  if (!outcome_.is_stuck) (void)end_backend();
   if (!outcome_.failures.empty()) {
     outcome_.verdict = Verdict::kFailed;
   } else if (!outcome_.skipped_because.empty()) {
@@ -62,10 +86,20 @@ void CheckRun::drop_own_pages() {
       return;
     promise.reset();
     harness_.drain();
-    if (future.wait_for(harness_.answer_limit()) == std::future_status::ready) continue;
-    outcome_.is_stuck = true;
-    return fail("clear: no answer within " + std::to_string(harness_.answer_limit().count()) + " s");
+    if (future.wait_for(harness_.answer_limit()) != std::future_status::ready) return (void)be_stuck("clear");
   }
+}
+
+bool CheckRun::be_stuck(std::string_view what) {
+  outcome_.is_stuck = true;
+  fail(std::string(what) + ": no answer within " + std::to_string(harness_.answer_limit().count()) + " s");
+  return false;
+}
+
+bool CheckRun::run_within_limit(std::string_view what, Task call) {
+  if (!harness_.is_manual()) return returns_within(harness_.answer_limit(), std::move(call)) || be_stuck(what);
+  call();  // its tasks are for this thread
+  return true;
 }
 
 void CheckRun::fail(std::string text) {
@@ -142,11 +176,7 @@ bool CheckRun::run(const Submit& submit, std::shared_ptr<void> buffers, std::str
   if (!expect_ok(submitted, "submitting " + place)) return false;
   promise.reset();
   harness_.drain();
-  if (future.wait_for(harness_.answer_limit()) != std::future_status::ready) {
-    outcome_.is_stuck = true;
-    fail(place + ": no answer within " + std::to_string(harness_.answer_limit().count()) + " s");
-    return false;
-  }
+  if (future.wait_for(harness_.answer_limit()) != std::future_status::ready) return be_stuck(place);
   try {
     out = future.get();
   } catch (const std::future_error&) {  // the callback was destroyed

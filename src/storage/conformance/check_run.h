@@ -2,11 +2,13 @@
 // One conformance check at work: a backend, ways to talk to it, and what was found.
 //
 // A check says what it expects; what differs is noted as "what: expected X, saw Y", and the check goes on or returns as
-// it likes. Every wait has a limit: a backend that does not answer within the harness's answer_limit() is stuck, and
-// each further operation of the check fails at once. The buffers of an operation live until its callback has run,
-// however long. Threads: confined to the checking thread, but for key(), scope(), seed() and backend().
+// it likes. Every wait has a limit: a backend that does not answer, open or close within the harness's answer_limit()
+// is stuck, and each further operation of the check fails at once. (Not so where the harness drains by hand: it opens
+// and closes on the checking thread.) The buffers of an operation live until its callback has run, however long.
+// Threads: confined to the checking thread, but for key(), scope(), seed() and backend().
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/executor.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "storage/conformance/harness.h"
@@ -27,9 +30,12 @@ struct CheckOutcome {
   std::string skipped_because{};
   std::vector<std::string> failures{};  // what was expected and seen
   std::vector<std::string> left_out{};  // parts that could not be checked here, and why
-  // An operation was never answered: the backend was left open on purpose, and its harness must not be destroyed.
+  // A call was never answered: the backend was left open on purpose, and its harness must not be destroyed.
   bool is_stuck = false;
 };
+
+// Runs `call` on a thread of its own. False: it has not returned within the limit; what it uses stays in use for ever.
+[[nodiscard]] bool returns_within(std::chrono::seconds limit, Task call);
 
 // A page as a check names it.
 struct PageSpec {
@@ -49,6 +55,8 @@ class CheckRun {
 
   // Opens, or reopens: the old one ends first. False: noted; the check returns.
   [[nodiscard]] bool open(const BackendOptions& extra = {});
+  // The backend's close(). kDeadlineExceeded, too, if it has not returned, which is noted.
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit);
   // Clears the check's namespaces if the store is shared with others: what they hold stays as it was. A backend that is
   // closed, or cannot clear, keeps the pages.
   void drop_own_pages();
@@ -104,6 +112,11 @@ class CheckRun {
   template <class ResultType, class Submit>
   bool run(const Submit& submit, std::shared_ptr<void> buffers, std::string_view what, ResultType& out);
   void fail(std::string text);
+  // Notes it. False.
+  bool be_stuck(std::string_view what);
+  // Runs a call that has no limit of its own. False: it has not returned, which is noted.
+  [[nodiscard]] bool run_within_limit(std::string_view what, Task call);
+  [[nodiscard]] bool end_backend();
 
   StorageHarness& harness_;
   const std::uint64_t base_;

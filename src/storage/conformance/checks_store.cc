@@ -47,9 +47,9 @@ void check_clear_by_scope(CheckRun& run) {
 
 void check_refuses_after_close(CheckRun& run) {
   if (!run.expect_all_ok(run.write_groups({{{PoolName::kKv, 70, 100}}}), "writing a page")) return;
+  if (!run.expect_ok(run.close(std::chrono::seconds(10)), "close of an idle backend")) return;
+  if (!run.expect_ok(run.close(std::chrono::nanoseconds(0)), "close once more")) return;
   StorageBackend& backend = run.backend();
-  if (!run.expect_ok(backend.close(std::chrono::seconds(10)), "close of an idle backend")) return;
-  run.expect_ok(backend.close(std::chrono::nanoseconds(0)), "close once more");
   auto ran = std::make_shared<bool>(false);
   run.expect_code(backend.submit_exists({run.scope(), {}, {}}, [ran](ExistsResult) { *ran = true; }),
                   StatusCode::kUnavailable, "exists after close");

@@ -5,6 +5,10 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -14,6 +18,8 @@ namespace larder::share {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstBackOff{5}, kMostBackOff{1000};
+constexpr std::chrono::milliseconds kLookAgain{1000};
+constexpr std::chrono::milliseconds kConflictPatience{2000};    // longer than a host needs to be found again
 constexpr int kAcceptAgainMs = 100;                             // after an error, such as too many open files
 constexpr std::size_t kMostQueuedBytes = std::size_t{8} << 20;  // answers that a client does not fetch
 constexpr std::string_view kComponent = "storage/shared";
@@ -79,6 +85,7 @@ void ShareDriver::run() {
   while (!is_stopping_) {
     handle(state_->take());
     if (!is_stopping_ && phase_ == Phase::kSeeking && std::chrono::steady_clock::now() >= seek_at_) seek();
+    if (!is_stopping_) keep_place();
     if (!is_stopping_ && state_->may_wait()) wait();
   }
   finish();
@@ -122,13 +129,8 @@ void ShareDriver::wait() {
     ids.push_back(id);
   }
   const bool is_accepting = phase_ == Phase::kHosting && !std::exchange(is_accept_failing_, false);
-  if (is_accepting) polled.push_back(poll_entry(listener_.get(), true, false));
-  int timeout = phase_ == Phase::kHosting && !is_accepting ? kAcceptAgainMs : -1;
-  if (phase_ == Phase::kSeeking) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(seek_at_ - std::chrono::steady_clock::now());
-    timeout = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
-  }
-  const int ready = ::poll(polled.data(), polled.size(), timeout);
+  if (is_accepting) polled.push_back(poll_entry(listener_.socket.get(), true, false));
+  const int ready = ::poll(polled.data(), polled.size(), wait_limit_ms(is_accepting));
   state_->end_wait();
   if (ready <= 0) return;
   if (polled[0].revents != 0) waker_.clear();
@@ -138,6 +140,14 @@ void ShareDriver::wait() {
     if (events != 0) serve(ids[i], events != POLLOUT);
   }
   if (is_accepting && polled.back().revents != 0) accept_guests();
+}
+
+int ShareDriver::wait_limit_ms(bool is_accepting) const {
+  if (phase_ != Phase::kSeeking && !listener_.socket.is_open()) return -1;
+  const Time until = phase_ == Phase::kSeeking ? seek_at_ : look_at_;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+  const int limit = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+  return phase_ == Phase::kHosting && !is_accepting ? std::min(limit, kAcceptAgainMs) : limit;
 }
 
 void ShareDriver::finish() {
@@ -150,8 +160,7 @@ void ShareDriver::finish() {
   connection_.reset();
   for (auto& [id, guest] : guests_) (void)guest.connection.flush();
   guests_.clear();
-  listener_.reset();
-  if (directory_) directory_->remove_socket();
+  leave_place();
   hosted_.reset();
   if (rest.opened && rest.opened->is_ok()) rest.opened->value().reset();
   rest.opened.reset();
@@ -161,58 +170,84 @@ void ShareDriver::finish() {
 // --- finding a role
 
 void ShareDriver::seek() {
-  const Result<ShareDirectory> directory = ShareDirectory::open(options_.directory);
+  Result<ShareDirectory> directory = ShareDirectory::open(options_.directory);
   if (!directory.is_ok()) return retry_later(directory.status(), true);
-  Result<std::unique_ptr<ShareLock>> lock = directory->try_lock();
-  if (!lock.is_ok()) return retry_later(lock.status(), true);
-  if (!*lock) return greet(*directory);
-  lock_ = std::move(*lock);
-  open_store(*directory);
+  Result<HeldLock> held = directory->try_lock();
+  if (!held.is_ok()) return retry_later(held.status(), true);
+  Result<Descriptor> host = directory->connect();
+  // Who answers is the host, whoever has the lock: its own may have been deleted. It wants the new one, let go here.
+  if (host.is_ok()) return greet(std::move(*host));
+  const StatusCode why = host.status().code();
+  if (held->lock && why != StatusCode::kNotFound) return retry_later(host.status(), why != StatusCode::kOverloaded);
+  if (!held->lock) return retry_later(host.status(), false);
+  open_store(std::move(*directory), std::move(*held));
 }
 
-void ShareDriver::open_store(const ShareDirectory& directory) {
-  // Clients may connect from now on: their greeting waits in the socket until the store is open.
-  Result<Descriptor> listener = directory.listen(static_cast<int>(options_.max_clients));
-  Result<ShareDirectory> own = ShareDirectory::open(options_.directory);
-  if (!listener.is_ok() || !own.is_ok()) {
-    lock_.reset();
-    return retry_later(listener.is_ok() ? own.status() : listener.status(), true);
+namespace {
+
+// Whatever it throws would end the process, on a thread of ours.
+ShareState::Opened open_catching(const OpenInner& open_inner) {
+  try {
+    return open_inner();
+  } catch (const std::bad_alloc&) {
+    return overloaded("there is no memory to open a shared store");
+  } catch (const std::exception& error) {
+    return unavailable(std::string("opening a shared store failed: ") + error.what());
   }
+}
+
+}  // namespace
+
+void ShareDriver::open_store(ShareDirectory directory, HeldLock held) {
+  // Clients may connect from now on: their greeting waits in the socket until the store is open.
+  Result<ShareListener> listener = directory.listen(static_cast<int>(options_.max_clients));
+  if (!listener.is_ok()) return retry_later(listener.status(), true);
+  lock_ = std::move(held.lock);
+  lock_file_ = held.file;
   listener_ = std::move(*listener);
-  directory_ = std::move(*own);
+  directory_ = std::move(directory);
+  look_at_ = std::chrono::steady_clock::now() + kLookAgain;
   phase_ = Phase::kOpening;
   state_->set_opening();
   // close() waits for this one, as for an operation.
   auto ticket = std::make_shared<OperationGate::Ticket>(gate_.hold());
-  opener_ = std::jthread([this, ticket]() mutable {
-    state_->post_opened(open_inner_());
-    ticket.reset();
-  });
+  try {
+    opener_ = std::jthread([this, ticket]() mutable {
+      state_->post_opened(open_catching(open_inner_));
+      ticket.reset();
+    });
+  } catch (const std::system_error& error) {
+    state_->post_opened(unavailable(std::string("no thread can be started to open a shared store: ") + error.what()));
+  }
 }
 
 void ShareDriver::on_opened(ShareState::Opened opened) {
   if (opener_.joinable()) opener_.join();
   if (!opened.is_ok() || *opened == nullptr) {
     const Status why = opened.is_ok() ? internal_error("the inner store of a shared store is null") : opened.status();
-    directory_->remove_socket();
-    directory_.reset();
-    listener_.reset();
+    leave_place();
     lock_.reset();
-    return retry_later(why, true);
+    return retry_later(why, !may_pass(why));
   }
   hosted_ = std::make_shared<HostedStore>(HostedStore{std::move(lock_), std::move(*opened)});
   phase_ = Phase::kHosting;
-  back_off_ = kFirstBackOff;
   state_->set_host(hosted_);
   tell_role(SharedRole::kHost);
 }
 
-void ShareDriver::greet(const ShareDirectory& directory) {
-  Result<Descriptor> socket = directory.connect();
-  if (!socket.is_ok()) return retry_later(socket.status(), false);
+bool ShareDriver::may_pass(const Status& why) {
+  // A host whose files were deleted has the store, and answers soon. One that was killed loses its lock before its
+  // store.
+  if (why.code() != StatusCode::kConflict) return false;
+  const Time now = std::chrono::steady_clock::now();
+  if (!conflict_since_) conflict_since_ = now;
+  return now - *conflict_since_ < kConflictPatience;
+}
+
+void ShareDriver::greet(Descriptor socket) {
   Result<Arena> arena = make_arena(options_.arena_bytes);
   if (!arena.is_ok()) return retry_later(arena.status(), true);
-  connection_ = std::make_unique<ShareConnection>(std::move(*socket));
+  connection_ = std::make_unique<ShareConnection>(std::move(socket));
   arena_ = std::move(arena->memory);
   connection_->pass(std::move(arena->descriptor));
   connection_->send(encode_hello({kVersion, options_.arena_bytes, options_.store}));
@@ -228,15 +263,62 @@ void ShareDriver::retry_later(const Status& why, bool is_final) {
 }
 
 void ShareDriver::tell_role(SharedRole role) {
+  if (role != SharedRole::kSeeking) {
+    back_off_ = kFirstBackOff;
+    conflict_since_.reset();
+  }
   log_info(kComponent, "the store shared in " + options_.directory + ": " + std::string(shared_role_name(role)));
   if (options_.on_role) options_.on_role(role);
 }
 
 // --- as host
 
+void ShareDriver::keep_place() {
+  const Time now = std::chrono::steady_clock::now();
+  if (!listener_.socket.is_open() || now < look_at_) return;
+  look_at_ = now + kLookAgain;
+  const Status found = renew_place();
+  if (!found.is_ok() && place_.is_ok()) {
+    log_warning(kComponent, "other processes may not find the host of the store shared in " + options_.directory +
+                                ": " + found.message());
+  }
+  place_ = found;
+}
+
+Status ShareDriver::renew_place() {
+  // By its path: the directory itself may have been deleted.
+  Result<ShareDirectory> directory = ShareDirectory::open(options_.directory);
+  if (!directory.is_ok()) return directory.status();
+  const bool has_lock = directory->lock_file() == lock_file_;
+  if (has_lock && directory->socket_file() == listener_.file) return Status::ok();
+  if (!has_lock) {
+    Result<HeldLock> held = directory->try_lock();
+    if (!held.is_ok()) return held.status();
+    // A newcomer that has just made it is a client soon, or finds the store locked: then it lets go.
+    if (!held->lock) return unavailable("its lock was deleted, and another process has the new one");
+    (hosted_ ? hosted_->lock : lock_) = std::move(held->lock);
+    lock_file_ = held->file;
+  }
+  // Clients have connections of their own. Who waits to be accepted connects again.
+  Result<ShareListener> listener = directory->listen(static_cast<int>(options_.max_clients));
+  if (!listener.is_ok()) return listener.status();
+  listener_ = std::move(*listener);
+  directory_ = std::move(*directory);
+  log_warning(kComponent, "lock or socket of the store shared in " + options_.directory +
+                              " were deleted, and are made again; does a cleaner of old files go there?");
+  return Status::ok();
+}
+
+void ShareDriver::leave_place() {
+  if (directory_) directory_->remove_socket(listener_.file);
+  directory_.reset();
+  listener_ = {};
+  place_ = Status::ok();
+}
+
 void ShareDriver::accept_guests() {
   while (true) {
-    Result<Descriptor> socket = accept_own(listener_);
+    Result<Descriptor> socket = accept_own(listener_.socket);
     is_accept_failing_ = !socket.is_ok();
     if (!socket.is_ok() || !socket->is_open()) return;
     Guest& guest = guests_.try_emplace(next_guest_++, std::move(*socket)).first->second;
@@ -329,7 +411,6 @@ Status ShareDriver::on_welcome(const ShareConnection::Received& frame) {
   const auto port = std::make_shared<HostPort>(state_, *connection_, clock_, ++session_number_);
   session_ = std::make_unique<ClientSession>(std::move(arena_), port, clock_, executor_);
   phase_ = Phase::kClient;
-  back_off_ = kFirstBackOff;
   state_->set_client(welcome->info, welcome->stats, clock_.now());
   tell_role(SharedRole::kClient);
   return Status::ok();

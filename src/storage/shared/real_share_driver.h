@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The I/O thread of a SharedBackend: looks for a role, and moves frames.
 //
-//   seeking ─ lock ─► opening (a thread of its own calls open_inner) ─ open ─► hosting
-//      ▲  └─ no lock, connected ─► greeting ─ welcome ─► client ─┐
-//      └───────────── the host has gone, or an error ────────────┘
+//   seeking ─ lock, and nobody answers ─► opening (a thread of its own calls open_inner) ─ open ─► hosting
+//      ▲  └─ connected ─► greeting ─ welcome ─► client ─┐
+//      └──────── the host has gone, or an error ────────┘
+//
+// Cleaners of old files, and people, delete lock and socket. A host looks after them every second, and makes them
+// again. Until it has, a newcomer may get a lock of its own: if the host answers, it is a client all the same, and lets
+// go of that lock; else it finds the inner store locked, and tries again for a while. So what keeps two hosts of one
+// store apart then is the inner store's own lock; of one that has none there may be two until one of them ends.
 //
 // Threads: start() and stop() by the owner; the rest is confined to the I/O thread, which hears of other threads
 // through ShareState. Lifetime: gate, executor and clock outlive it. stop() waits for an open_inner that is running,
@@ -45,23 +50,29 @@ class ShareDriver {
     std::unique_ptr<HostSession> session;  // null: it has not said hello
     bool is_leaving = false;               // refused: ends when it has been told
   };
-  using Time = std::chrono::steady_clock::time_point;  // of the back-off only
+  using Time = std::chrono::steady_clock::time_point;  // of when to try and look again only
 
   void run();
   void handle(ShareState::Batch batch);
   void wait();
+  [[nodiscard]] int wait_limit_ms(bool is_accepting) const;
   void finish();
 
   // Looks for a role once.
   void seek();
-  void open_store(const ShareDirectory& directory);
+  void open_store(ShareDirectory directory, HeldLock held);
   void on_opened(ShareState::Opened opened);
-  void greet(const ShareDirectory& directory);
+  // Whether the inner store may open soon that did not now.
+  [[nodiscard]] bool may_pass(const Status& why);
+  void greet(Descriptor socket);
   // No role this time: again after a while. is_final: open_shared_store() has nothing to wait for.
   void retry_later(const Status& why, bool is_final);
   void tell_role(SharedRole role);
 
   // As host.
+  void keep_place();
+  [[nodiscard]] Status renew_place();
+  void leave_place();
   void accept_guests();
   void serve(std::uint64_t id, bool is_readable);
   [[nodiscard]] Status read_guest(std::uint64_t id, Guest& guest);
@@ -85,12 +96,16 @@ class ShareDriver {
   Phase phase_ = Phase::kSeeking;
   Time seek_at_{};
   std::chrono::milliseconds back_off_;
+  std::optional<Time> conflict_since_;  // another process has the inner store
   bool is_stopping_ = false;
 
   // As host.
   std::unique_ptr<ShareLock> lock_;  // while opening; then the HostedStore's
+  FileId lock_file_;
   std::optional<ShareDirectory> directory_;
-  Descriptor listener_;
+  ShareListener listener_;
+  Time look_at_{};  // whether the files still lie there
+  Status place_;    // as of the last look
   std::shared_ptr<HostedStore> hosted_;
   std::map<std::uint64_t, Guest> guests_;
   std::uint64_t next_guest_ = 1;

@@ -85,6 +85,13 @@ Result<Descriptor> make_socket() {
   return socket;
 }
 
+FileId file_id(const StatBuffer& info) { return {info.st_dev, info.st_ino}; }
+
+FileId find_file(const Descriptor& directory, const char* name) {
+  StatBuffer info{};
+  return ::fstatat(directory.get(), name, &info, AT_SYMLINK_NOFOLLOW) == 0 ? file_id(info) : FileId{};
+}
+
 // All parents, too. Those that are made are for this user alone.
 Status make_directories(const std::string& path) {
   for (std::size_t end = 0; end != std::string::npos;) {
@@ -104,8 +111,12 @@ void Descriptor::reset() {
 
 Result<ShareDirectory> ShareDirectory::open(const std::string& path) {
   if (path.empty()) return invalid_argument("a shared store needs a directory for its lock and socket");
-  LARDER_RETURN_IF_ERROR(make_directories(path));
-  Descriptor directory(retry([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  const auto open_it = [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); };
+  Descriptor directory(retry(open_it));
+  if (!directory.is_open() && errno == ENOENT) {
+    LARDER_RETURN_IF_ERROR(make_directories(path));
+    directory = Descriptor(retry(open_it));
+  }
   if (!directory.is_open()) {
     if (errno == ENOTDIR) return invalid_argument("shared store: " + path + " is no directory");
     return system_error("open " + path);
@@ -117,30 +128,36 @@ Result<ShareDirectory> ShareDirectory::open(const std::string& path) {
   return ShareDirectory(std::move(directory), path);
 }
 
-Result<std::unique_ptr<ShareLock>> ShareDirectory::try_lock() const {
+Result<HeldLock> ShareDirectory::try_lock() const {
   constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   Descriptor file(retry([&] { return ::openat(directory_.get(), kLockName, kFlags, 0600); }));
   if (!file.is_open()) return system_error("open the lock in " + path_);
-  if (retry([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0) {
-    return std::unique_ptr<ShareLock>(std::make_unique<FlockLock>(std::move(file)));
+  if (retry([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) != 0) {
+    if (errno == EWOULDBLOCK) return HeldLock{};
+    return system_error("lock in " + path_);
   }
-  if (errno == EWOULDBLOCK) return std::unique_ptr<ShareLock>();
-  return system_error("lock in " + path_);
+  StatBuffer info{};
+  if (::fstat(file.get(), &info) != 0) return system_error("stat the lock in " + path_);
+  const FileId id = file_id(info);
+  if (id != lock_file()) return HeldLock{};  // deleted between the two calls: another one counts now
+  return HeldLock{std::make_unique<FlockLock>(std::move(file)), id};
 }
 
-Result<Descriptor> ShareDirectory::listen(int backlog) const {
+Result<ShareListener> ShareDirectory::listen(int backlog) const {
   Result<Descriptor> socket = make_socket();
-  if (!socket.is_ok()) return socket;
-  remove_socket();
+  if (!socket.is_ok()) return socket.status();
+  (void)::unlinkat(directory_.get(), kSocketName, 0);
   const sockaddr_un address = address_in(directory_);
   if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return system_error("bind in " + path_);
   }
   if (::listen(socket->get(), backlog) != 0) return system_error("listen in " + path_);
-  return socket;
+  return ShareListener{std::move(*socket), socket_file()};
 }
 
-void ShareDirectory::remove_socket() const { (void)::unlinkat(directory_.get(), kSocketName, 0); }
+void ShareDirectory::remove_socket(const FileId& own) const {
+  if (socket_file() == own) (void)::unlinkat(directory_.get(), kSocketName, 0);
+}
 
 Result<Descriptor> ShareDirectory::connect() const {
   Result<Descriptor> socket = make_socket();
@@ -149,11 +166,16 @@ Result<Descriptor> ShareDirectory::connect() const {
   // A Unix socket connects at once, or not at all.
   if (retry([&] { return ::connect(socket->get(), reinterpret_cast<const sockaddr*>(&address), sizeof address); }) !=
       0) {
+    if (errno == ENOENT || errno == ECONNREFUSED) return not_found("shared store: no process answers in " + path_);
+    if (errno == EAGAIN) return overloaded("shared store: too many processes wait for the host in " + path_);
     return system_error("connect in " + path_);
   }
   if (!is_own_peer(*socket)) return conflict("shared store: the host in " + path_ + " is another user's");
   return socket;
 }
+
+FileId ShareDirectory::lock_file() const { return find_file(directory_, kLockName); }
+FileId ShareDirectory::socket_file() const { return find_file(directory_, kSocketName); }
 
 Result<Descriptor> accept_own(const Descriptor& listener) {
   for (;;) {

@@ -44,16 +44,36 @@ class Descriptor {
   int fd_ = -1;
 };
 
+// Which file it is, whatever its name. As long as it is open or bound, no other file has the same.
+struct FileId {
+  std::uint64_t device = 0, number = 0;  // both 0: none
+  friend bool operator==(const FileId&, const FileId&) = default;
+};
+
+struct HeldLock {
+  std::unique_ptr<ShareLock> lock;  // null: another process, or another backend of this one, has it
+  FileId file;
+};
+
+struct ShareListener {
+  Descriptor socket;
+  FileId file;
+};
+
 class ShareDirectory {
  public:
   // Makes it if it is absent. kConflict: another user's. kInvalidArgument: no directory.
   [[nodiscard]] static Result<ShareDirectory> open(const std::string& path);
-  // null: another process, or another backend of this one, has the lock.
-  [[nodiscard]] Result<std::unique_ptr<ShareLock>> try_lock() const;
-  // With the lock only: takes the place of a dead host's socket.
-  [[nodiscard]] Result<Descriptor> listen(int backlog) const;
-  void remove_socket() const;
+  [[nodiscard]] Result<HeldLock> try_lock() const;
+  // With the lock only, and if nobody answers: takes the place of a dead host's socket.
+  [[nodiscard]] Result<ShareListener> listen(int backlog) const;
+  // Not if another one lies there.
+  void remove_socket(const FileId& own) const;
+  // kNotFound: nobody listens. kOverloaded: somebody does, and accepts nobody now.
   [[nodiscard]] Result<Descriptor> connect() const;
+  // What lies there now.
+  [[nodiscard]] FileId lock_file() const;
+  [[nodiscard]] FileId socket_file() const;
 
  private:
   ShareDirectory(Descriptor directory, std::string path) : directory_(std::move(directory)), path_(std::move(path)) {}

@@ -14,7 +14,8 @@
 // Roles. Whoever gets the lock "<directory>/larder-share.lock" opens the inner backend and hosts it on
 // "<directory>/larder-share.sock". The others connect. The kernel gives the lock back when a host ends, however it
 // ends; then each client looks for its role anew: after its connection broke, and with a back-off of up to a second.
-// There is no other election, and a host stays host until close().
+// There is no other election, and a host stays host until close(), also when its lock or socket are deleted: it makes
+// them again within a second, its clients notice nothing, and newcomers that do not find it meanwhile wait.
 //   kSeeking ──► kHost            the lock was free, and the inner backend is open
 //   kSeeking ──► kClient ──► kSeeking      connected; the host has gone
 // When the host goes, a client's operations in flight end kUnavailable at once; whether a write among them was done is
@@ -100,9 +101,9 @@ using OpenInner = std::function<Result<std::unique_ptr<StorageBackend>>()>;
 
 // Blocks until this process is the host of an open inner backend, or a client of one. info().name is "shared(<inner>)";
 // info() stays as it was at that time.
-// Errors: those of open_inner; kInvalidArgument: options; kUnavailable: the directory, or open_limit ended; kConflict:
-// the directory belongs to another user, or its host has another store; kOverloaded: the host has as many clients as it
-// takes; kUnsupported: the host is of another version.
+// Errors: those of open_inner (kConflict only after 2 seconds of tries); kInvalidArgument: options; kUnavailable: the
+// directory, or open_limit ended; kConflict: the directory belongs to another user, or its host has another store;
+// kOverloaded: the host has as many clients as it takes; kUnsupported: the host is of another version.
 [[nodiscard]] Result<std::unique_ptr<SharedBackend>> open_shared_store(const SharedStoreOptions& options,
                                                                        OpenInner open_inner, Executor& executor,
                                                                        Clock& clock);
