@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/plan.h"
 
-#include <span>
-#include <string_view>
+#include <memory>
 #include <utility>
 
-#include "base/file_system.h"
 #include "bench/drawing.h"
 #include "bench/plan_report.h"
+#include "bench/report_file.h"
 #include "server/json_reader.h"
 
 namespace larder {
@@ -28,18 +27,40 @@ Status check_plots(const std::vector<std::string>& plots) {
   return Status::ok();
 }
 
-Status write_plots(const PlanOptions& options, const PlanModel& model, const PlanSweep& sweep) {
-  const Drawing drawing = plan_sweep_drawing(model, sweep);
+struct PlanFiles {
+  std::unique_ptr<ReportFile> csv;                 // null: nobody wants it
+  std::vector<std::unique_ptr<ReportFile>> plots;  // by PlanOptions::plots
+};
+
+Result<PlanFiles> open_files(const PlanOptions& options) {
+  PlanFiles files;
+  if (!options.csv.empty()) {
+    Result<std::unique_ptr<ReportFile>> csv = ReportFile::open("--csv", options.csv);
+    if (!csv.is_ok()) return csv.status();
+    files.csv = std::move(*csv);
+  }
   for (const std::string& path : options.plots) {
+    Result<std::unique_ptr<ReportFile>> plot = ReportFile::open("--plot", path);
+    if (!plot.is_ok()) return plot.status();
+    files.plots.push_back(std::move(*plot));
+  }
+  return files;
+}
+
+Status write_files(const PlanFiles& files, const PlanOptions& options, const PlanModel& model, const PlanSweep& sweep) {
+  if (files.csv) LARDER_RETURN_IF_ERROR(files.csv->write(plan_sweep_csv(sweep)));
+  if (files.plots.empty()) return Status::ok();
+  const Drawing drawing = plan_sweep_drawing(model, sweep);
+  for (std::size_t i = 0; i < files.plots.size(); ++i) {
     std::string bytes;
-    if (path.ends_with(".svg")) {
+    if (options.plots[i].ends_with(".svg")) {
       bytes = svg_of(drawing);
     } else {
       Result<std::string> png = png_of(drawing, kPngScale);
       if (!png.is_ok()) return Status(png.status().code(), "--plot: " + png.status().message());
       bytes = std::move(*png);
     }
-    LARDER_RETURN_IF_ERROR(write_report_file("--plot", path, bytes));
+    LARDER_RETURN_IF_ERROR(files.plots[i]->write(bytes));
   }
   return Status::ok();
 }
@@ -75,10 +96,11 @@ Result<std::string> run_plan(const PlanOptions& options) {
   if (options.sweep.trace.empty()) {
     return options.as_json ? dump_json(plan_model_json(*model), 2) + "\n" : plan_model_text(*model);
   }
+  const Result<PlanFiles> files = open_files(options);
+  if (!files.is_ok()) return files.status();
   const Result<PlanSweep> sweep = plan_sweep(options.sweep, *model);
   if (!sweep.is_ok()) return sweep.status();
-  if (!options.csv.empty()) LARDER_RETURN_IF_ERROR(write_report_file("--csv", options.csv, plan_sweep_csv(*sweep)));
-  if (!options.plots.empty()) LARDER_RETURN_IF_ERROR(write_plots(options, *model, *sweep));
+  LARDER_RETURN_IF_ERROR(write_files(*files, options, *model, *sweep));
   if (!options.as_json) return plan_model_text(*model) + "\n" + plan_sweep_text(*sweep);
   nlohmann::ordered_json json = plan_model_json(*model);
   json["sweep"] = plan_sweep_json(*sweep);

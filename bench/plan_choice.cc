@@ -62,13 +62,21 @@ TokenBytes bytes_of(const ModelSpec& model) {
   return bytes;
 }
 
-// A quarter of a device is for states, where there are some.
+// What a replay of at_once requests needs, divided as the replay divides it: a quarter is for states, where there are
+// some beside KV or windows.
 double smallest_device(const PlanSweepOptions& options, const TraceFacts& facts, double requests,
                        const TokenBytes& bytes, const ModelSpec& model) {
-  const double kv_share = bytes.state > 0 ? 0.75 : 1;
+  const double windows_each = window_pages_each(model);
+  const double token = bytes.kv + windows_each * bytes.window;
+  const double state_share = token > 0 ? 0.25 : 1, share = bytes.state > 0 ? 1 - state_share : 1;
   const double together = facts.tokens / requests * options.at_once;
-  const double kv = std::max(together * kDeviceSlack, facts.longest + 4.0 * model.page_size) * bytes.kv / kv_share;
-  const double states = 4 * 2 * options.at_once * bytes.state;
+  double tokens = std::max(together * kDeviceSlack, facts.longest + 4.0 * model.page_size);
+  if (windows_each > 0) {
+    const auto windows = static_cast<double>(window_pages_for(model, options.at_once));
+    tokens = std::max(tokens, windows / windows_each * model.page_size);
+  }
+  const double kv = token > 0 ? tokens * token / share : 0;
+  const double states = std::max(2.0 * options.at_once, 3.0) * bytes.state / state_share;
   return power_of_two_above(std::max(kv, states) / kChoiceGib);
 }
 
@@ -104,17 +112,20 @@ Result<PlanSweep> choose_sweep(PlanSweepOptions wanted, const ReplayTrace& trace
     std::sort(sizes.begin(), sizes.end());
     sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   }
-  // More than can be kept: all tokens once, and six checkpoints of each request.
+  // More than can be kept: all tokens once, and six checkpoints of each request. What comes to it must not hang on
+  // when the host gets a copy: a device that holds everything writes nothing back.
   const double most = (facts.distinct + 2 * requests * model.page_size) * (bytes.kv + bytes.window) +
                       6 * requests * bytes.state + 64 * (bytes.state + bytes.kv * model.page_size);
-  const Result<ReplayResult> kept = run_replay(
-      replay_of(options, {options.gib[kPlanDevice].front(), most / kChoiceGib * 1.25 + 1.0 / 64, 0}), trace, model);
+  ReplayOptions roomy = replay_of(options, {options.gib[kPlanDevice].front(), most / kChoiceGib * 1.25 + 1.0 / 64, 0});
+  LARDER_RETURN_IF_ERROR(check_replay(roomy));
+  roomy.write_policy = "write_through";
+  const Result<ReplayResult> kept = run_replay(roomy, trace, model);
   if (!kept.is_ok()) return kept.status();
   sweep.kept_bytes = kept->moved_down;
   sweep.kept_hit_rate = kept->hit_rate();
-  const double all = power_of_two_above(std::max(static_cast<double>(kept->moved_down), 1.0) / kChoiceGib);
+  const double few = 16 * (bytes.state + (bytes.kv + bytes.window) * model.page_size) / kChoiceGib;
+  const double all = power_of_two_above(std::max(static_cast<double>(kept->moved_down) / kChoiceGib, few));
   if (options.gib[kPlanHost].empty()) {
-    const double few = 16 * (bytes.state + (bytes.kv + bytes.window) * model.page_size) / kChoiceGib;
     const double least = std::max(std::min(options.gib[kPlanDevice].front() / 4, all / 8), few);
     options.gib[kPlanHost] = {0};
     for (int i = kHostDoublings; i >= 0; --i) {

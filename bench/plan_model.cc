@@ -37,7 +37,8 @@ PlanModel sized(ModelSpec spec) {
   model.plan.page_bytes = spec.slot_bytes(ComponentKind::kFull);
   if (spec.has(ComponentKind::kSwa)) {
     model.window_tokens = spec.dims.window;
-    model.plan.window_bytes = spec.slot_bytes(ComponentKind::kSwa) * spec.window_pages();
+    model.plan.window_page_bytes = spec.slot_bytes(ComponentKind::kSwa);
+    model.plan.window_pages = spec.window_pages();
   }
   if (spec.has(ComponentKind::kMamba)) model.plan.checkpoint_bytes = spec.slot_bytes(ComponentKind::kMamba);
   model.spec = std::move(spec);
@@ -123,9 +124,9 @@ Result<ModelSpec> spec_of_gguf(const llama::ModelPlan& plan, std::uint32_t windo
     pool.planes = {{"all", Dtype::kU8, 1, 1, static_cast<std::uint32_t>(bytes)}};
   };
   add(PoolName::kKv, ComponentKind::kFull, plan.page_bytes);
-  if (plan.window_bytes > 0) {
+  if (plan.window_bytes() > 0) {
     const std::uint64_t pages = (std::uint64_t{window_tokens} + plan.page_size - 1) / plan.page_size;
-    add(PoolName::kSwa, ComponentKind::kSwa, (plan.window_bytes + pages - 1) / pages);
+    add(PoolName::kSwa, ComponentKind::kSwa, (plan.window_bytes() + pages - 1) / pages);
   }
   if (plan.checkpoint_bytes > 0) add(PoolName::kMamba, ComponentKind::kMamba, plan.checkpoint_bytes);
   return model_of_pools(std::move(list));
@@ -133,7 +134,12 @@ Result<ModelSpec> spec_of_gguf(const llama::ModelPlan& plan, std::uint32_t windo
 
 Result<PlanModel> model_of_gguf(const PlanSource& source) {
   const Result<llama::GgufModel> file = llama::read_gguf(real_file_system(), source.gguf);
-  if (!file.is_ok()) return Status(file.status().code(), "--gguf: " + file.status().message());
+  if (!file.is_ok()) {
+    const StatusCode code = file.status().code();
+    // To whoever names a file, one that is damaged or none is a wrong argument.
+    return Status(code == StatusCode::kCorrupt ? StatusCode::kInvalidArgument : code,
+                  "--gguf: " + file.status().message());
+  }
   const Result<llama::CacheType> keys = llama::cache_type(source.keys), values = llama::cache_type(source.values);
   if (!keys.is_ok()) return Status(keys.status().code(), "--cache-type-k: " + keys.status().message());
   if (!values.is_ok()) return Status(values.status().code(), "--cache-type-v: " + values.status().message());

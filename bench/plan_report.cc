@@ -166,9 +166,9 @@ std::string plan_model_text(const PlanModel& model) {
     pools.add_row({fmt::format("page of {} tokens", plan.page_size), count_text(model.full_layers),
                    bytes_text(plan.page_bytes), "always"});
   }
-  if (plan.window_bytes > 0) {
+  if (plan.window_bytes() > 0) {
     pools.add_row({fmt::format("window of {} tokens", count_text(model.window_tokens)), count_text(model.window_layers),
-                   bytes_text(plan.window_bytes), "restore point"});
+                   bytes_text(plan.window_bytes()), "restore point"});
   }
   if (plan.checkpoint_bytes > 0) {
     pools.add_row(
@@ -209,7 +209,7 @@ nlohmann::ordered_json plan_model_json(const PlanModel& model) {
   json["page_size"] = plan.page_size;
   json["page_bytes"] = plan.page_bytes;
   json["window_tokens"] = model.window_tokens;
-  json["window_bytes"] = plan.window_bytes;
+  json["window_bytes"] = plan.window_bytes();
   json["checkpoint_bytes"] = plan.checkpoint_bytes;
   json["restore_point_tokens"] = plan.restore_point_tokens();
   json["tokens"] = std::move(tokens);

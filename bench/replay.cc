@@ -2,6 +2,7 @@
 #include "bench/replay.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -42,41 +43,82 @@ std::uint64_t pages_of(std::uint64_t tokens, const ModelSpec& model) {
   return (tokens + model.page_size - 1) / model.page_size;
 }
 
-// As many as so many bytes have; `otherwise` of pages without bytes.
-std::uint32_t slots_in(double bytes, std::size_t slot_bytes, std::uint32_t otherwise) {
-  if (slot_bytes == 0) return otherwise;
-  return static_cast<std::uint32_t>(std::clamp(bytes / static_cast<double>(slot_bytes), 0.0, double{kMostSlots}));
+// As many as so many bytes have; none of slots without bytes.
+std::uint32_t slots_in(double bytes, double slot_bytes) {
+  if (slot_bytes <= 0) return 0;
+  return static_cast<std::uint32_t>(std::clamp(bytes / slot_bytes, 0.0, double{kMostSlots}));
 }
 
-Result<ComponentCounts> device_slots(const ReplayOptions& options, const ReplayTrace& trace, const ModelSpec& model) {
-  std::uint64_t longest = 0;
-  for (const auto& request : trace.requests()) longest = std::max(longest, request.prompt + request.output);
-  const std::uint64_t each = pages_of(longest, model) + 2;
-  const std::uint64_t windows = model.has(ComponentKind::kSwa) ? model.window_pages() + pages_of(8192, model) + 8 : 0;
-  ComponentCounts slots{};
-  auto& full = slots[index_of(ComponentKind::kFull)];
-  auto& states = slots[index_of(ComponentKind::kMamba)];
-  const std::uint64_t wanted = each * options.at_once;
-  if (wanted > kMostSlots && options.device_gib == 0) {
+// What requests of a trace need, in pages.
+struct TracePages {
+  std::uint64_t longest = 0, all = 0;  // of one request; of all, as if they shared none
+};
+
+TracePages pages_of_trace(const ReplayTrace& trace, const ModelSpec& model) {
+  TracePages pages;
+  for (const auto& request : trace.requests()) {
+    const std::uint64_t each = pages_of(request.prompt + request.output, model) + 2;
+    pages.longest = std::max(pages.longest, each);
+    pages.all += each;
+  }
+  return pages;
+}
+
+// No larger than the requests at once need.
+Result<ComponentCounts> least_slots(const ReplayOptions& options, const TracePages& pages, const ModelSpec& model) {
+  const std::uint64_t wanted = pages.longest * options.at_once;
+  if (wanted > kMostSlots) {
     return invalid_argument("--at-once: so many of the longest request need " + std::to_string(wanted) +
                             " pages on the device, which has " + std::to_string(kMostSlots) + " at most");
   }
-  full = static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, kMostSlots));
-  if (model.has(ComponentKind::kMamba)) states = kStatesEach * options.at_once;
-  if (options.device_gib > 0) {
-    double left = options.device_gib * kGib;
-    if (model.has(ComponentKind::kMamba)) {
-      const std::size_t state_bytes = host_slot_bytes(model, ComponentKind::kMamba);
-      states = options.device_states > 0 ? options.device_states : slots_in(left / 4, state_bytes, states);
-      left -= states * static_cast<double>(state_bytes);
-    }
-    full = slots_in(left, host_slot_bytes(model, ComponentKind::kFull), full);
-    if (full < each) {
-      return invalid_argument("--device: the longest request of the trace needs " + std::to_string(each) +
-                              " pages of KV there, and " + std::to_string(full) + " would fit");
-    }
+  ComponentCounts slots{};
+  slots[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(wanted);
+  slots[index_of(ComponentKind::kSwa)] =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(window_pages_for(model, options.at_once), kMostSlots));
+  if (model.has(ComponentKind::kMamba)) slots[index_of(ComponentKind::kMamba)] = kStatesEach * options.at_once;
+  return slots;
+}
+
+Status check_room(const ComponentCounts& slots, const TracePages& pages, const ModelSpec& model) {
+  const auto check = [&](ComponentKind c, const char* who, std::uint64_t needed, const char* what) {
+    const std::uint32_t has = slots[index_of(c)];
+    if (has >= needed) return Status::ok();
+    return invalid_argument("--device: " + std::string(who) + " needs " + std::to_string(needed) + " pages of " + what +
+                            " there, and " + std::to_string(has) + " would fit");
+  };
+  LARDER_RETURN_IF_ERROR(check(ComponentKind::kFull, "the longest request of the trace", pages.longest, "KV"));
+  if (!model.has(ComponentKind::kSwa)) return Status::ok();
+  // As Cache::create() has it.
+  const std::uint64_t windows = 2 * std::uint64_t{model.window_pages()} + pages_of(kReplayChunkTokens, model) + 3;
+  return check(ComponentKind::kSwa, "one request", windows, "windows");
+}
+
+// States first; what they leave is pages and windows. What has no bytes is no limit.
+Result<ComponentCounts> slots_of_device(const ReplayOptions& options, const TracePages& pages, const ModelSpec& model) {
+  const auto bytes_of = [&](ComponentKind c) {
+    return model.has(c) ? static_cast<double>(host_slot_bytes(model, c)) : 0.0;
+  };
+  const double page = bytes_of(ComponentKind::kFull), state = bytes_of(ComponentKind::kMamba);
+  const double page_with_windows = page + window_pages_each(model) * bytes_of(ComponentKind::kSwa);
+  double left = options.device_gib * kGib;
+  ComponentCounts slots{};
+  auto& full = slots[index_of(ComponentKind::kFull)];
+  auto& windows = slots[index_of(ComponentKind::kSwa)];
+  auto& states = slots[index_of(ComponentKind::kMamba)];
+  if (model.has(ComponentKind::kMamba)) {
+    const double part = page_with_windows > 0 ? left / 4 : left;
+    states = options.device_states > 0 ? options.device_states : slots_in(part, state);
+    left -= states * state;
   }
-  if (windows > 0) slots[index_of(ComponentKind::kSwa)] = static_cast<std::uint32_t>(windows * (options.at_once + 1));
+  full = slots_in(left, page_with_windows);
+  windows = static_cast<std::uint32_t>(std::ceil(full * window_pages_each(model)));
+  if (page == 0) {
+    // Below each window and each state may be the pages of the longest request.
+    const std::uint64_t used = (std::uint64_t{windows} + states) * pages.longest;
+    const std::uint64_t least = pages.longest * options.at_once;
+    full = static_cast<std::uint32_t>(std::min<std::uint64_t>(std::max(std::min(used, pages.all), least), kMostSlots));
+  }
+  LARDER_RETURN_IF_ERROR(check_room(slots, pages, model));
   return slots;
 }
 
@@ -104,12 +146,23 @@ Result<CacheConfig> cache_config(const ReplayOptions& options) {
     config.tenant_limits = std::move(*limits);
   }
   config.checkpoint_grid = options.grid;
-  config.chunked_prefill_tokens = 8192;
+  config.chunked_prefill_tokens = kReplayChunkTokens;
   config.max_requests = std::max<std::uint32_t>(config.max_requests, options.at_once + 1);
   return config;
 }
 
 }  // namespace
+
+std::uint64_t window_pages_for(const ModelSpec& model, std::uint32_t at_once) {
+  if (!model.has(ComponentKind::kSwa)) return 0;
+  return (model.window_pages() + pages_of(kReplayChunkTokens, model) + 8) * (std::uint64_t{at_once} + 1);
+}
+
+double window_pages_each(const ModelSpec& model) {
+  return model.has(ComponentKind::kSwa) ? Options{}.swa_full_tokens_ratio : 0;
+}
+
+Status check_replay(const ReplayOptions& options) { return cache_config(options).status(); }
 
 Result<ModelSpec> replay_model(const ReplayOptions& options) {
   if (options.model.empty() && options.model_file.empty()) return model_of_bytes(options);
@@ -195,7 +248,9 @@ Result<ReplayResult> run_replay(const ReplayOptions& options) {
 Result<ReplayResult> run_replay(const ReplayOptions& options, const ReplayTrace& trace, const ModelSpec& model) {
   const Result<CacheConfig> config = cache_config(options);
   if (!config.is_ok()) return config.status();
-  const Result<ComponentCounts> slots = device_slots(options, trace, model);
+  const TracePages pages = pages_of_trace(trace, model);
+  const Result<ComponentCounts> slots =
+      options.device_gib > 0 ? slots_of_device(options, pages, model) : least_slots(options, pages, model);
   if (!slots.is_ok()) return slots.status();
 
   sim::SimClock clock;

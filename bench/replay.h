@@ -28,6 +28,8 @@
 
 namespace larder {
 
+inline constexpr std::uint32_t kReplayChunkTokens = 8192;  // of a prompt in one step
+
 struct ReplayOptions {
   std::string trace;
   std::uint64_t block_tokens = 512;  // of the trace
@@ -38,8 +40,9 @@ struct ReplayOptions {
   std::uint64_t kv_bytes = 16384, state_bytes = 0;
   std::uint32_t page_size = 512;
   // Tiers, in GiB. device 0: as many pages as the longest request, for each of those at once, and 16 states for each.
+  // Of device_gib states have their part, and the rest is pages and windows in the proportion of `larder serve`.
   double device_gib = 0, host_gib = 64, storage_gib = 0;
-  std::uint32_t device_states = 0;  // of device_gib; 0: a quarter of its bytes
+  std::uint32_t device_states = 0;  // 0: a quarter of device_gib; all of it, if nothing else has bytes
   std::string policy = "value", write_policy = "write_through";
   bool is_exclusive = false;  // CacheConfig::exclusive_tiers
   std::string tenant_limits;  // a file (engine/tenant_file.h); empty: none
@@ -79,6 +82,14 @@ struct ReplayResult {
   [[nodiscard]] std::map<std::string, double> hit_rates_of_tenants() const;
 };
 
+// What a device has beside pages of KV, of a model with windows; 0: it has none. Window pages for so many requests at
+// once, and for each page of KV (as `larder serve` has them, if nobody says otherwise).
+[[nodiscard]] std::uint64_t window_pages_for(const ModelSpec& model, std::uint32_t at_once);
+[[nodiscard]] double window_pages_each(const ModelSpec& model);
+
+// kInvalidArgument: words that are none, sizes that contradict each other. What run_replay() begins with.
+[[nodiscard]] Status check_replay(const ReplayOptions& options);
+
 // The model that the options name, with their page size. May read a file. kNotFound, kInvalidArgument.
 [[nodiscard]] Result<ModelSpec> replay_model(const ReplayOptions& options);
 
@@ -104,14 +115,13 @@ struct ReplaySensitivity {
 // --- report (replay_report.cc)
 // The smallest value that a part of `q` of them do not exceed; 0 of none.
 [[nodiscard]] double quantile_of(std::vector<double> values, double q);
-// Errors begin with the option that named the file.
-[[nodiscard]] Status write_report_file(std::string_view option, const std::string& path, std::string_view bytes);
 [[nodiscard]] std::string replay_text(const ReplayOptions& options, const ReplayResult& result);
 // rows: of replay_sensitivity(), if it was asked.
 [[nodiscard]] nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result,
                                                  std::span<const ReplaySensitivity> rows = {});
 [[nodiscard]] std::string sensitivity_text(double hit_rate, const std::vector<ReplaySensitivity>& rows);
-[[nodiscard]] Status write_replay_csv(const std::string& path, const ReplayResult& result);
+// A line for each request.
+[[nodiscard]] std::string replay_csv(const ReplayResult& result);
 
 // argv[0] is the command's name. 0: done; 1: failed; 2: usage.
 int replay_command(int argc, char** argv);

@@ -3,8 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <memory>
+#include <utility>
 
 #include "bench/replay.h"
+#include "bench/report_file.h"
 #include "engine/options.h"
 #include "server/command_line.h"
 
@@ -37,7 +40,8 @@ void add_tier_options(CLI::App& app, ReplayOptions& o) {
     app.add_option(flag, value, help)->type_name("GIB")->check(number_in(0, 1e6))->capture_default_str();
   };
   gib("--device", o.device_gib, "0: as much as the requests at once need");
-  app.add_option("--device-states", o.device_states, "checkpoints on the device; 0: a quarter of --device")
+  app.add_option("--device-states", o.device_states,
+                 "checkpoints on the device; 0: a quarter of --device, or all of it where nothing else has bytes")
       ->type_name("NUMBER")
       ->check(whole_number(0, 1 << 24))
       ->capture_default_str();
@@ -75,6 +79,24 @@ void add_time_options(CLI::App& app, ReplayOptions& o) {
   rate("--storage-speed", o.storage_gbps, "GB/S", "each way; 0: it takes no time");
 }
 
+int replay_and_print(const ReplayOptions& o, bool has_sensitivity) {
+  std::unique_ptr<ReportFile> csv;
+  if (!o.csv.empty()) {
+    Result<std::unique_ptr<ReportFile>> opened = ReportFile::open("--csv", o.csv);
+    if (!opened.is_ok()) return fail_command("larder replay", opened.status());
+    csv = std::move(*opened);
+  }
+  const Result<ReplayResult> result = run_replay(o);
+  if (!result.is_ok()) return fail_command("larder replay", result.status());
+  const Status written = csv ? csv->write(replay_csv(*result)) : Status::ok();
+  Result<std::vector<ReplaySensitivity>> rows = std::vector<ReplaySensitivity>{};
+  if (has_sensitivity) rows = replay_sensitivity(o);
+  if (!rows.is_ok()) return fail_command("larder replay", rows.status());
+  std::printf("%s\n", o.as_json ? replay_json(o, *result, *rows).dump(2).c_str() : replay_text(o, *result).c_str());
+  if (has_sensitivity && !o.as_json) std::printf("%s", sensitivity_text(result->hit_rate(), *rows).c_str());
+  return written.is_ok() ? 0 : fail_command("larder replay", written);
+}
+
 }  // namespace
 
 int replay_command(int argc, char** argv) {
@@ -105,15 +127,7 @@ int replay_command(int argc, char** argv) {
     std::fprintf(stderr, "larder replay: --sensitivity is of --policy value; %s has no parameters\n", o.policy.c_str());
     return 2;
   }
-  const Result<ReplayResult> result = run_replay(o);
-  const Status written = result.is_ok() && !o.csv.empty() ? write_replay_csv(o.csv, *result) : result.status();
-  if (!written.is_ok()) return fail_command("larder replay", written);
-  Result<std::vector<ReplaySensitivity>> rows = std::vector<ReplaySensitivity>{};
-  if (has_sensitivity) rows = replay_sensitivity(o);
-  if (!rows.is_ok()) return fail_command("larder replay", rows.status());
-  std::printf("%s\n", o.as_json ? replay_json(o, *result, *rows).dump(2).c_str() : replay_text(o, *result).c_str());
-  if (has_sensitivity && !o.as_json) std::printf("%s", sensitivity_text(result->hit_rate(), *rows).c_str());
-  return 0;
+  return replay_and_print(o, has_sensitivity);
 }
 
 }  // namespace larder

@@ -10,7 +10,6 @@
 namespace larder {
 namespace {
 
-constexpr std::uint64_t kChunkTokens = 8192;  // of a prompt in one step
 constexpr Nanos kRetryDelay = std::chrono::milliseconds(10);
 constexpr int kMostPolls = 1'000'000;
 
@@ -165,7 +164,7 @@ bool ReplayEngine::compute(Live& live, std::uint64_t until) {
       continue;
     }
     Result<StepGrant> grant = StepGrant{};
-    timed(live, [&] { grant = cache_.prepare_step(live.id, std::min(until, live.computed + kChunkTokens)); });
+    timed(live, [&] { grant = cache_.prepare_step(live.id, std::min(until, live.computed + kReplayChunkTokens)); });
     if (grant.status().code() == StatusCode::kOverloaded) {
       ++result_.waits;
       if (cache_.poll(Nanos{0})) continue;

@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <span>
 #include <utility>
 
-#include "base/file_system.h"
 #include "bench/replay.h"
 #include "server/text_table.h"
 
@@ -178,15 +176,7 @@ double quantile_of(std::vector<double> values, double q) {
   return values[static_cast<std::size_t>(at)];
 }
 
-Status write_report_file(std::string_view option, const std::string& path, std::string_view bytes) {
-  const Result<std::unique_ptr<File>> file =
-      real_file_system().open(path, {.write = true, .create = true, .for_others = true, .truncate = true});
-  Status written = file.status();
-  if (written.is_ok()) written = write_fully(**file, std::as_bytes(std::span(bytes)), 0);
-  return written.is_ok() ? written : Status(written.code(), std::string(option) + ": " + written.message());
-}
-
-Status write_replay_csv(const std::string& path, const ReplayResult& result) {
+std::string replay_csv(const ReplayResult& result) {
   std::string text =
       "request,arrival_s,prompt_tokens,output_tokens,device_tokens,host_tokens,storage_tokens,miss_reason,"
       "miss_at_token,first_token_s,cache_us\n";
@@ -196,7 +186,7 @@ Status write_replay_csv(const std::string& path, const ReplayResult& result) {
                         line.device, line.host, line.storage, miss_reason_name(line.miss.reason), line.miss.at_token,
                         line.first_token_s, line.cache_us);
   }
-  return write_report_file("--csv", path, text);
+  return text;
 }
 
 }  // namespace larder

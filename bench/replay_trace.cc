@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 
 namespace larder {
@@ -112,6 +114,10 @@ Status ReplayTrace::add_line(const std::string& line) {
 }
 
 Result<ReplayTrace> ReplayTrace::read(const std::string& path, std::uint64_t block_tokens, std::size_t limit) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown)) {
+    return invalid_argument(fmt::format("the trace '{}' is a folder: name a file in it", path));
+  }
   std::ifstream file(path);
   if (!file) return not_found(fmt::format("cannot read the trace '{}': {}", path, std::strerror(errno)));
   ReplayTrace trace;
@@ -122,7 +128,7 @@ Result<ReplayTrace> ReplayTrace::read(const std::string& path, std::uint64_t blo
     const Status added = trace.add_line(line);
     if (!added.is_ok()) return invalid_argument(fmt::format("{}:{}: {}", path, number, added.message()));
   }
-  if (file.bad()) return unavailable(fmt::format("reading the trace '{}' failed", path));
+  if (file.bad()) return unavailable(fmt::format("reading the trace '{}' failed: {}", path, std::strerror(errno)));
   if (trace.requests_.empty()) return invalid_argument(fmt::format("the trace '{}' has no request", path));
   trace.find_next_turns();
   return trace;

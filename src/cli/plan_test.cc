@@ -132,6 +132,28 @@ TEST_F(Plan, AHuggingFaceConfig) {
   refused(options, "hf_quant_config.json:1:");
 }
 
+// Mistral 7B v0.1: windows that overlap have their pages once.
+TEST_F(Plan, WindowsAlone) {
+  PlanOptions options;
+  options.source.hf_config = write("config.json", R"({"model_type": "mistral", "hidden_size": 4096,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "sliding_window": 4096,
+    "max_position_embeddings": 32768, "torch_dtype": "bfloat16"})");
+  const Json json = run(options);
+  EXPECT_EQ(json["page_bytes"], 0);
+  EXPECT_EQ(json["window_bytes"], 512 << 20);
+  EXPECT_EQ(json["tokens"][0]["in_1_gib"], 8192);
+  const Result<std::string> text = run_plan(options);
+  ASSERT_TRUE(text.is_ok()) << text.status().to_string();
+  EXPECT_NE(text->find(" 4.0 GiB"), std::string::npos) << *text;
+  EXPECT_EQ(text->find("32.0 GiB"), std::string::npos) << *text;
+  options.sweep.trace = write_trace();
+  options.sweep.block_tokens = 64;
+  options.page_size = 64;
+  const Json sweep = run(options)["sweep"];
+  EXPECT_GT(sweep["cells"][0]["device_gib"].get<double>(), 0.5) << "a window at least";
+  EXPECT_GT(sweep["kept_hit_rate"].get<double>(), 0.3);
+}
+
 TEST_F(Plan, AGgufFile) {
   const std::vector<std::byte> bytes = llama::gguf_test::small_model().file(64);
   PlanOptions options;
@@ -220,6 +242,15 @@ TEST_F(Plan, WhatIsRefusedOfASweep) {
   refused(options, "1100 sizes; 1024 is the limit");
   options.sweep.trace = folder_ + "/none.jsonl";
   refused(options, "none.jsonl");
+  options.sweep.trace = folder_;
+  refused(options, "is a folder: name a file in it");
+  options.csv = folder_ + "/no/folder.csv";
+  refused(options, "--csv: open");  // before the trace is read
+  options.csv = write("old.csv", "what was there");
+  options.plots = {folder_ + "/new.svg"};
+  refused(options, "is a folder");
+  EXPECT_EQ(read(options.csv), "what was there");
+  EXPECT_FALSE(std::filesystem::exists(options.plots[0]));
 }
 
 TEST_F(Plan, TheCommandLine) {
@@ -238,6 +269,8 @@ TEST_F(Plan, TheCommandLine) {
   EXPECT_EQ(code({"plan", "--model", "gdn-real", "--host", "1"}).first, 2);  // of a sweep alone
   EXPECT_EQ(code({"plan", "--model", "gdn-real", "--trace", "x", "--host", "1,-2"}).first, 2);
   EXPECT_EQ(code({"plan", "--hf-config", folder_ + "/none"}).first, 2);
+  EXPECT_EQ(code({"plan", "--gguf", write("x.gguf", "no gguf, but long enough for the head of one")}).first, 2);
+  EXPECT_EQ(code({"plan", "--gguf", write("x.gguf", "cut")}).first, 2);
   const auto [ended, text] =
       code({"plan", "--model", "gdn-tiny", "--trace", write_trace(), "--block-tokens", "64", "--device", "0.01",
             "--host", "0,0.002,0.004", "--storage", "0", "--price-host", "3"});
@@ -320,6 +353,30 @@ TEST_F(Plan, SizesThatAreChosen) {
       EXPECT_GE(cells[i]["hit_rate"].get<double>(), cells[i - 1]["hit_rate"].get<double>() - 0.02)
           << preset << " " << i;
     }
+  }
+}
+
+// Nothing comes to a host if all stays on the device, or if no request fills a page.
+TEST_F(Plan, SizesAreChosenWhereAHostGetsNothing) {
+  PlanOptions options = sweep_options();
+  options.sweep.write_policy = "write_back";
+  options.sweep.gib[kPlanDevice] = {1.0};
+  const Json back = run(options)["sweep"];
+  EXPECT_EQ(back["write_policy"], "write_back");
+  EXPECT_GT(back["kept_bytes"].get<double>(), 0) << "a host that keeps everything has all, whenever it comes there";
+  EXPECT_GT(back["cells"].size(), 5u);
+  std::string lines;
+  for (int i = 0; i < 50; ++i) {
+    lines += "{\"timestamp\": " + std::to_string(100 * i) + ", \"input_length\": 30, \"output_length\": 1, " +
+             "\"hash_ids\": [" + std::to_string(i % 5) + "]}\n";
+  }
+  for (const char* preset : {"gdn-tiny", "gqa-tiny", "gemma3-tiny"}) {
+    PlanOptions brief = sweep_options();
+    brief.source.preset = preset;
+    brief.sweep.trace = write("short.jsonl", lines);
+    const Json sweep = run(brief)["sweep"];
+    ASSERT_FALSE(sweep["cells"].empty()) << preset;
+    EXPECT_EQ(sweep["kept_bytes"], 0) << preset;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file_system.h"
@@ -47,6 +48,24 @@ class Replay : public testing::Test {
       }
     }
     write(text);
+  }
+  // So many prompts of 8 blocks each, and all of them again.
+  void write_twice(int prompts) const {
+    std::string text;
+    for (int i = 0; i < 2 * prompts; ++i) {
+      text += "{\"timestamp\": " + std::to_string(i) + R"(, "input_length": 512, "output_length": 1, "hash_ids": [)";
+      for (int k = 0; k < 8; ++k) text += std::to_string(i % prompts * 8 + k) + (k < 7 ? "," : "]}\n");
+    }
+    write(text);
+  }
+  // swa-tiny with these layers instead of its own.
+  [[nodiscard]] static ModelSpec model_with(std::vector<LayerKind> layers) {
+    ModelSpec model = *preset_model(layers.front() == LayerKind::kMamba2 ? "mamba2-tiny" : "swa-tiny");
+    model.layers = std::move(layers);
+    model.pools.clear();
+    const Status done = finalize_model(model);
+    EXPECT_TRUE(done.is_ok()) << done.to_string();
+    return model;
   }
   [[nodiscard]] std::string error_of(const std::string& line) {
     write("{\"timestamp\": 5, \"input_length\": 64, \"output_length\": 1, \"hash_ids\": [1]}\n" + line + "\n");
@@ -124,6 +143,9 @@ TEST_F(Replay, ATableOfManyTenantsIsATable) {
 
 TEST_F(Replay, AFileThatIsNotThereAndOneWithoutLines) {
   EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kNotFound);
+  const Status folder = ReplayTrace::read(std::filesystem::temp_directory_path().string(), 64, 9).status();
+  EXPECT_EQ(folder.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(folder.message().find("is a folder: name a file in it"), std::string::npos) << folder.to_string();
   write("\n\r\n");
   EXPECT_NE(run_replay(options_).status().message().find("has no request"), std::string::npos);
 }
@@ -148,6 +170,44 @@ TEST_F(Replay, SizesThatNothingFitsAreRefused) {
   options_.host_gib = 1e-6;
   EXPECT_TRUE(run_replay(options_).status().message().starts_with("--host: "))
       << run_replay(options_).status().message();
+}
+
+// 480 pages of windows.
+TEST_F(Replay, ALargerDeviceHoldsMoreWindows) {
+  write_twice(60);
+  options_.model = "swa-real";
+  options_.host_gib = 0;
+  options_.device_gib = 1000;
+  const Result<ReplayResult> large = run_replay(options_);
+  ASSERT_TRUE(large.is_ok()) << large.status().to_string();
+  EXPECT_GT(large->hit_rate(), 0.4);
+  options_.device_gib = 1;
+  const Result<ReplayResult> small = run_replay(options_);
+  ASSERT_TRUE(small.is_ok()) << small.status().to_string();
+  EXPECT_LT(small->hit_rate(), 0.2);
+  options_.device_gib = 0.1;
+  const Status status = run_replay(options_).status();
+  EXPECT_NE(status.message().find("--device: one request needs 135 pages of windows there, and "), std::string::npos)
+      << status.to_string();
+}
+
+// Also of models in which no layer sees all positions: their pages have no bytes, and so are no limit.
+TEST_F(Replay, AllOfADeviceIsUsed) {
+  write_twice(60);
+  options_.host_gib = 0;
+  const Result<ReplayTrace> trace = ReplayTrace::read(options_.trace, 64, 1000);
+  ASSERT_TRUE(trace.is_ok()) << trace.status().to_string();
+  const ModelSpec models[] = {*preset_model("gqa-tiny"), *preset_model("gdn-tiny"), *preset_model("gemma3-tiny"),
+                              model_with({LayerKind::kSlidingAttention}), model_with({LayerKind::kMamba2})};
+  for (const ModelSpec& model : models) {
+    options_.device_gib = 0.06;
+    const Result<ReplayResult> result = run_replay(options_, *trace, model);
+    ASSERT_TRUE(result.is_ok()) << model.id << ": " << result.status().to_string();
+    const double used = static_cast<double>(result->tier_bytes[0]) / (1 << 30) / options_.device_gib;
+    EXPECT_GT(used, 0.97) << model.id << ", " << model.layers.size();
+    EXPECT_LT(used, 1.01) << model.id << ", " << model.layers.size();
+    EXPECT_GT(result->hit_rate(), 0.4) << model.id << ", " << model.layers.size();
+  }
 }
 
 TEST_F(Replay, SizesThatAreTooLargeForTheirNumbersAreRefused) {
@@ -285,6 +345,37 @@ TEST_F(Replay, AModelFileIsReplayedAsItsPreset) {
   EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kInvalidArgument);
   options_.model_file = "/nowhere/model.json";
   EXPECT_EQ(run_replay(options_).status().code(), StatusCode::kNotFound);
+}
+
+// Before the replay: what stood in it is still there if that fails, and a file that was made is gone.
+TEST_F(Replay, TheFileOfRequestsIsOpenedFirst) {
+  const std::string csv = options_.trace + ".csv";
+  const auto run = [&](const std::string& path) {
+    std::vector<std::string> words = {"replay", options_.trace, "--csv", path, "--block-tokens", "64"};
+    std::vector<char*> line;
+    for (std::string& word : words) line.push_back(word.data());
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const int ended = replay_command(static_cast<int>(line.size()), line.data());
+    const std::string out = testing::internal::GetCapturedStdout();
+    return std::pair(ended, out + testing::internal::GetCapturedStderr());
+  };
+  // There is no trace yet.
+  EXPECT_TRUE(run(options_.trace + "/no.csv").second.starts_with("larder replay: --csv: open ")) << "before the trace";
+  EXPECT_EQ(run(csv).first, 2);
+  EXPECT_FALSE(std::filesystem::exists(csv));
+  write_twice(3);
+  EXPECT_EQ(run(csv).first, 0);
+  const auto size = std::filesystem::file_size(csv);
+  EXPECT_GT(size, 200u);
+  write("no trace\n");
+  EXPECT_EQ(run(csv).first, 2);
+  EXPECT_EQ(std::filesystem::file_size(csv), size);
+  write_twice(1);
+  EXPECT_EQ(run(csv).first, 0);
+  EXPECT_LT(std::filesystem::file_size(csv), size) << "nothing of the longer one is left";
+  EXPECT_EQ(run("/dev/null").first, 0);
+  std::filesystem::remove(csv);
 }
 
 // The second law of policies, on a small scale: a host that is larger hits no less, by more than a point.

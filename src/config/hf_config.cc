@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/nearest_word.h"
 #include "config/hf_families.h"
 #include "model/derive_pools.h"
 #include "model/model_limits.h"
@@ -227,12 +226,12 @@ Result<ModelSpec> spec_of_shape(const HfShape& shape, HfFields& fields, const Hf
   return model_of_pools(std::move(list));
 }
 
+// No family that sounds alike is proposed: a tool wrote the word, and another family has other sizes.
 Status unknown_family(const std::string& source, const std::string& family) {
-  std::vector<std::string_view> known;
-  for (const HfFamily& one : all_hf_families()) known.push_back(one.model_type);
   return unsupported(source + ": model_type: models of family '" + family.substr(0, 60) +
-                     "' are not known here, and their sizes are not guessed" + did_you_mean(family, known) +
-                     "; known are " + hf_families());
+                     "' are not known here, and their sizes are not guessed; give layers and dimensions in a model "
+                     "file (--model-file); known are " +
+                     hf_families());
 }
 
 }  // namespace

@@ -512,8 +512,9 @@ TEST(HfConfig, WhatIsRefused) {
           invalid, "attn_layer_indices: names layer 4, and there are 4, from 0");
   refused("{}", invalid, "model_type");
   refused(R"({"model_type": 7})", invalid, "model_type: expected a text");
-  refused(R"({"model_type": "lama"})", StatusCode::kUnsupported, "did you mean 'llama'?");
-  refused(R"({"model_type": "rwkv7"})", StatusCode::kUnsupported, "sizes are not guessed");
+  for (const char* other : {R"({"model_type": "gemma"})", R"({"model_type": "rwkv7"})"}) {  // gemma2 is no gemma
+    refused(other, StatusCode::kUnsupported, "are not guessed; give layers and dimensions in a model file");
+  }
   refused(R"({"model_type": "llama"})", invalid, "num_hidden_layers: is missing");
   refused(R"({"model_type": "llama", "num_hidden_layers": -2})", invalid,
           "num_hidden_layers: expected a whole number from 0 to 1048576, got -2");

@@ -94,8 +94,11 @@ Status set_options_from_file(Options& options, const std::string& path, FileSyst
   std::string problems;  // all that are wrong with options
   for (const auto& [key, value] : *table) {
     if (!is_flat(value)) {
+      const bool is_object = key.ends_with("config"), is_also_file = key.find("extra") != key.npos;
       return invalid_argument(path + ": " + key + ": text, a number or a switch is expected" +
-                              (key.ends_with("config") ? " (write the object as text, or as @file)" : ""));
+                              (!is_object     ? ""
+                               : is_also_file ? " (write the object as text, or as @file)"
+                                              : " (write the object as text)"));
     }
     const Status status = set_option(options, key, value_text(value));
     if (!status.is_ok()) problems += (problems.empty() ? "" : "\n  ") + path + ": " + status.message();

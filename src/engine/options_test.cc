@@ -214,6 +214,10 @@ TEST(Options, ComeFromFilesToo) {
   expect_refused(set_options_from_file(o, "bad.json", files), {"bad.json", "hicache-ratio"});
   write_file(files, "bad2.json", R"({"hicache-ratios": 1})");
   expect_refused(set_options_from_file(o, "bad2.json", files), {"bad2.json", "--hicache-ratio"});
+  write_file(files, "object.json", R"({"kv-events-config": {"publisher": "zmq"}})");
+  expect_refused(set_options_from_file(o, "object.json", files), {"kv-events-config", "(write the object as text)"});
+  write_file(files, "extra.json", R"({"hicache_storage_backend_extra_config": {"directory": "/x"}})");
+  expect_refused(set_options_from_file(o, "extra.json", files), {"(write the object as text, or as @file)"});
   write_file(files, "list.json", "[]");
   expect_refused(set_options_from_file(o, "list.json", files), {"list.json"});
   write_file(files, "x.ini", "a: 1");

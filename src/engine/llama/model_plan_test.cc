@@ -21,14 +21,19 @@ TEST(ModelPlan, AddsUpWhatThePoolsHave) {
     SCOPED_TRACE(name);
     const ModelPlan plan = plan_for(geometry, 4);
     EXPECT_EQ(plan.page_bytes, geometry.full ? geometry.full->page_bytes(4) : 0);
-    EXPECT_EQ(plan.window_bytes, geometry.window ? geometry.window->page_bytes(geometry.window_tokens) : 0);
+    EXPECT_EQ(plan.window_bytes(), geometry.window ? geometry.window->page_bytes(geometry.window_tokens) : 0);
     EXPECT_EQ(plan.checkpoint_bytes, geometry.recurrent ? geometry.recurrent->checkpoint_bytes() : 0);
-    EXPECT_EQ(plan.prefix_bytes(15, 2), 3 * plan.page_bytes + 2 * plan.restore_point_bytes());
+    EXPECT_EQ(plan.prefix_bytes(15, 1), 3 * plan.page_bytes + plan.restore_point_bytes());
+    // A window of 8 tokens is two pages, which points share; one of 6 is a page of each point alone.
+    const std::uint64_t window_pages = geometry.window_tokens == 8 ? 3 : 2;
+    EXPECT_EQ(plan.prefix_bytes(15, 2),
+              3 * plan.page_bytes + window_pages * plan.window_page_bytes + 2 * plan.checkpoint_bytes);
   }
 }
 
 TEST(ModelPlan, TokensFitByWholePiecesBetweenRestorePoints) {
-  const ModelPlan plan{.page_size = 64, .page_bytes = 1000, .window_bytes = 500, .checkpoint_bytes = 2500};
+  const ModelPlan plan{
+      .page_size = 64, .page_bytes = 1000, .window_page_bytes = 500, .window_pages = 1, .checkpoint_bytes = 2500};
   EXPECT_EQ(plan.restore_point_tokens(), 192u);
   EXPECT_EQ(plan.tokens_in(5999, 200), 0u);
   EXPECT_EQ(plan.tokens_in(6000, 200), 3 * 64u);
@@ -40,6 +45,24 @@ TEST(ModelPlan, TokensFitByWholePiecesBetweenRestorePoints) {
   EXPECT_EQ(recurrent.restore_point_tokens(), 0u) << "there are no pages to compare it with";
   EXPECT_EQ(recurrent.tokens_in(3000, 640), 3 * 640u);
   EXPECT_EQ(ModelPlan{.page_size = 64}.tokens_in(1, 64), std::numeric_limits<std::uint64_t>::max());
+}
+
+// Mistral 7B v0.1: every layer has a window of 4,096 tokens.
+TEST(ModelPlan, WindowsThatOverlapShareTheirPages) {
+  constexpr std::uint64_t kMib = 1 << 20;
+  const ModelPlan plan{.page_size = 64, .window_page_bytes = 8 * kMib, .window_pages = 64};
+  EXPECT_EQ(plan.window_bytes(), 512 * kMib);
+  EXPECT_EQ(plan.tokens_in(1024 * kMib, 512), 8192u);
+  EXPECT_EQ(plan.tokens_in(1024 * kMib, 8192), 2 * 8192u) << "what no window needs is not kept";
+  for (const std::uint64_t points : {8, 64, 512}) EXPECT_EQ(plan.prefix_bytes(32768, points), 4096 * kMib) << points;
+  EXPECT_EQ(plan.prefix_bytes(32768, 4), 2048 * kMib);
+  EXPECT_EQ(plan.prefix_bytes(32768, 0), 0u);
+}
+
+TEST(ModelPlan, APageHasOneRestorePointAtMost) {
+  const ModelPlan plan{.page_size = 8192, .page_bytes = 1000, .checkpoint_bytes = 10};
+  EXPECT_EQ(plan.prefix_bytes(32768, 64), 4 * 1010u);
+  EXPECT_EQ(plan.tokens_in(4 * 1010, 512), 32768u);
 }
 
 }  // namespace

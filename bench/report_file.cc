@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/report_file.h"
+
+#include <span>
+#include <utility>
+
+namespace larder {
+namespace {
+
+Status named(const std::string& option, const Status& status) {
+  return status.is_ok() ? status : Status(status.code(), option + ": " + status.message());
+}
+
+// A device or a pipe cannot be cut, and has no bytes to cut.
+Status put(File& file, std::string_view bytes) {
+  const Result<std::uint64_t> size = file.size_bytes();
+  if (!size.is_ok()) return size.status();
+  if (*size > 0) LARDER_RETURN_IF_ERROR(file.truncate(0));
+  return write_fully(file, std::as_bytes(std::span(bytes)), 0);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ReportFile>> ReportFile::open(std::string option, const std::string& path) {
+  OpenOptions how{.write = true, .create = true, .for_others = true, .exclusive = true};
+  Result<std::unique_ptr<File>> file = real_file_system().open(path, how);
+  const bool is_new = file.is_ok();
+  if (file.status().code() == StatusCode::kConflict) {
+    how.exclusive = false;
+    file = real_file_system().open(path, how);
+  }
+  if (!file.is_ok()) return named(option, file.status());
+  return std::unique_ptr<ReportFile>(new ReportFile(std::move(option), std::move(*file), is_new));
+}
+
+ReportFile::~ReportFile() {
+  if (is_unfinished_) (void)real_file_system().remove(file_->path());
+}
+
+Status ReportFile::write(std::string_view bytes) {
+  const Status written = put(*file_, bytes);
+  if (written.is_ok()) is_unfinished_ = false;
+  return named(option_, written);
+}
+
+}  // namespace larder
