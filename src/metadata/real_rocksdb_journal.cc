@@ -87,14 +87,14 @@ rocksdb::Options options_of(std::shared_ptr<rocksdb::Logger> log) {
 // One journal has the directory, also while RocksDB is closed to be opened again.
 class DirectoryLock {
  public:
-  ~DirectoryLock() {
-    if (lock_ != nullptr) rocksdb::Env::Default()->UnlockFile(lock_).PermitUncheckedError();
-  }
+  ~DirectoryLock() { release(); }
   DirectoryLock() = default;
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
+  // Anew, if it was taken before: the file may be another one by now.
   [[nodiscard]] rocksdb::Status take(const std::string& directory) {
+    release();
     path_ = directory + "/LARDER_LOCK";
     rocksdb::Status status = rocksdb::Env::Default()->LockFile(path_, &lock_);
     if (status.ok() && ::stat(path_.c_str(), &taken_) != 0) taken_ = {};
@@ -107,6 +107,10 @@ class DirectoryLock {
   }
 
  private:
+  void release() {
+    if (lock_ != nullptr) rocksdb::Env::Default()->UnlockFile(std::exchange(lock_, nullptr)).PermitUncheckedError();
+  }
+
   using FileState = struct stat;
   std::string path_;
   FileState taken_ = {};
@@ -115,6 +119,7 @@ class DirectoryLock {
 
 constexpr Nanos kFirstWait = std::chrono::seconds(1);
 constexpr Nanos kLongestWait = std::chrono::seconds(30);
+constexpr Nanos kBetweenLooks = std::chrono::seconds(1);
 
 class RocksdbJournal final : public Journal {
  public:
@@ -148,6 +153,7 @@ class RocksdbJournal final : public Journal {
 
   [[nodiscard]] Status write(const JournalBatch& batch, bool synced) override {
     LARDER_RETURN_IF_ERROR(check_pause());
+    look_at_folder();
     rocksdb::WriteBatch all(batch.bytes());
     rocksdb::Status status;
     const auto keep_first_error = [&](const rocksdb::Status& next) {
@@ -184,6 +190,18 @@ class RocksdbJournal final : public Journal {
     db_.reset(raw);
     return status;
   }
+  // RocksDB writes on into files that have lost their names, and says nothing.
+  void look_at_folder() {
+    if (has_failed_ || clock_.now() < next_look_) return;
+    next_look_ = clock_.now() + kBetweenLooks;
+    if (lock_.is_in_place() && has_files().ok()) return;
+    has_failed_ = true;
+    db_.reset();
+  }
+  // RocksDB needs the file CURRENT to open the folder again.
+  [[nodiscard]] rocksdb::Status has_files() const {
+    return rocksdb::Env::Default()->FileExists(directory_ + "/CURRENT");
+  }
   // Not ok: it is too early to try again. Mending reads the log again, and fails as long as the disk refuses.
   [[nodiscard]] Status check_pause() const {
     const Nanos left = wait_ == Nanos{0} ? wait_ : retry_at_ - clock_.now();
@@ -199,16 +217,17 @@ class RocksdbJournal final : public Journal {
     if (lock_.is_in_place() && db_ && db_->Resume().ok()) return Status::ok();
     db_.reset();
     LARDER_RETURN_IF_ERROR(check_folder());
-    const rocksdb::Status status = open_db(false);
+    rocksdb::Status status = lock_.is_in_place() ? rocksdb::Status::OK() : lock_.take(directory_);
+    if (status.ok()) status = open_db(false);
     if (!status.ok()) return translate(status, "opening '" + directory_ + "' again");
     return check_content();
   }
   // Before RocksDB opens it: that would write into a folder that is another journal's, and make one that is missing.
   [[nodiscard]] Status check_folder() {
     std::string identity;
-    const rocksdb::Status status =
-        rocksdb::ReadFileToString(rocksdb::Env::Default(), directory_ + "/IDENTITY", &identity);
-    if (status.IsPathNotFound() || status.IsNotFound()) return lost("is gone or empty");
+    rocksdb::Status status = rocksdb::ReadFileToString(rocksdb::Env::Default(), directory_ + "/IDENTITY", &identity);
+    if (status.ok()) status = has_files();
+    if (status.IsPathNotFound() || status.IsNotFound()) return lost("is gone, or its files are");
     if (!status.ok()) return translate(status, "looking at '" + directory_ + "'");
     while (identity.ends_with('\n')) identity.pop_back();
     return identity == identity_ ? Status::ok() : lost("is that of another journal");
@@ -260,6 +279,7 @@ class RocksdbJournal final : public Journal {
   Status failure_;                  // the last one
   Nanos wait_{0};                   // 0: mending may be tried now
   TimePoint retry_at_;              // else from here
+  TimePoint next_look_;             // at the folder, not before
   std::uint64_t written_ = 0;       // RocksDB's number of the last change that was answered
   std::uint64_t most_written_ = 0;  // the same, if everything that failed was written all the same
 };

@@ -14,6 +14,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -36,6 +37,7 @@ using ErrorCode = boost::system::error_code;
 
 constexpr std::size_t kMaxRefusals = 64;  // connections beyond the limit that are being told so
 constexpr auto kAcceptRetryDelay = std::chrono::milliseconds(100);
+constexpr auto kBetweenComplaints = std::chrono::seconds(10);
 
 class BeastListener final : public HttpListener {
  public:
@@ -169,7 +171,14 @@ class BeastListener final : public HttpListener {
 
   // Out of descriptors or memory: what is open goes on, and accepting waits a little.
   void accept_later(const ErrorCode& error) {
-    log_warning("server", "accept: " + error.message());
+    ++failed_accepts_;
+    if (const TimePoint now = real_clock().now(); !next_complaint_ || now >= *next_complaint_) {
+      log_warning("server", fmt::format("no connection is accepted: {} ({} tries); if descriptors are out, raise "
+                                        "LimitNOFILE of the unit, or ulimit -n",
+                                        error.message(), failed_accepts_));
+      next_complaint_ = now + kBetweenComplaints;
+      failed_accepts_ = 0;
+    }
     retry_.expires_after(kAcceptRetryDelay);
     retry_.async_wait([this](ErrorCode stopped) {
       if (!stopped) accept_next();
@@ -220,8 +229,10 @@ class BeastListener final : public HttpListener {
   const std::shared_ptr<HttpCore> core_;
   std::unique_ptr<TlsContext> tls_;  // owned by strand_, from listen() on; null: in the clear
   asio::strand<asio::io_context::executor_type> strand_;
-  Tcp::acceptor acceptor_;    // owned by strand_
-  asio::steady_timer retry_;  // owned by strand_
+  Tcp::acceptor acceptor_;                   // owned by strand_
+  asio::steady_timer retry_;                 // owned by strand_
+  std::uint64_t failed_accepts_ = 0;         // owned by strand_: since the last line about them
+  std::optional<TimePoint> next_complaint_;  // owned by strand_
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::uint16_t port_ = 0;   // constant after listen()
   ThreadPoolExecutor pool_;  // last: its threads use the rest

@@ -204,7 +204,8 @@ std::string check_all_are_refused(JournalRig& rig) {
   return "";
 }
 
-std::string lose_the_folder(const Loss& lose) {
+// is_refused: the disk was refusing when the folder went; else RocksDB has had no error.
+std::string lose_the_folder(const Loss& lose, bool is_refused) {
   support::TemporaryDirectory place;
   JournalRig rig(place.path());
   if (!rig.journal) return rig.wrong;
@@ -212,9 +213,10 @@ std::string lose_the_folder(const Loss& lose) {
   fs::copy(rig.directory, place.path() + "/older", fs::copy_options::recursive);
   const std::string failed = other_journal(place.path() + "/other");
   if (!failed.empty()) return failed;
-  if (!rig.refuse()) return "not refused";
+  if (is_refused ? !rig.refuse() : !rig.write_next().is_ok()) return "not refused, or refused too early";
   lose(rig.directory);
   if (!limit_files(RLIM_INFINITY)) return "the limit of files cannot be taken back";
+  rig.clock.advance(std::chrono::seconds(1));
   std::atomic<int> errors{0};
   set_log_sink([&](LogLevel level, std::string_view, std::string_view message) {
     errors += level == LogLevel::kError && message.find("To mend it") != std::string_view::npos ? 1 : 0;
@@ -249,7 +251,9 @@ TEST(RocksdbDiskTest, NothingIsAnsweredOkAfterItsFolderIsLost) {
   }};
   for (const auto& [name, lose] : losses) {
     SCOPED_TRACE(name);
-    expect_well([&lose = lose] { return lose_the_folder(lose); });
+    for (const bool is_refused : {true, false}) {
+      expect_well([&lose = lose, is_refused] { return lose_the_folder(lose, is_refused); });
+    }
   }
 }
 
@@ -286,6 +290,25 @@ TEST(RocksdbDiskTest, AFolderThatIsBackGoesOn) {
     expect_well([how] { return mend_the_folder(how); });
   }
 }
+
+// As cleaners of old files do.
+std::string remove_the_lock() {
+  support::TemporaryDirectory place;
+  JournalRig rig(place.path());
+  if (!rig.journal) return rig.wrong;
+  for (int round = 0; round < 2; ++round) {
+    if (!rig.write_next().is_ok()) return "a record is refused";
+    fs::remove(rig.directory + "/LARDER_LOCK");
+    rig.clock.advance(std::chrono::seconds(1));
+    const Status status = rig.write_next();
+    if (!status.is_ok()) return "nothing is lost, but " + status.to_string();
+    const auto second = metadata::open_rocksdb_journal(rig.directory);
+    if (second.status().code() != StatusCode::kConflict) return "another one opens it: " + second.status().to_string();
+  }
+  return rig.check_records();
+}
+
+TEST(RocksdbDiskTest, ItsLockIsTakenAgainWhereItWasRemoved) { expect_well(remove_the_lock); }
 
 // The rest of the disk becomes a part of that file.
 Status fill_up(const std::string& path) {
