@@ -148,7 +148,10 @@ LARDER_API size_t larder_store_option_help(const char* backend, char* text, size
 LARDER_API size_t larder_store_stats(const larder_store* store, char* text, size_t size);
 LARDER_API size_t larder_store_metrics(const larder_store* store, char* text, size_t size);
 
-/* Drops every page of every namespace. LARDER_UNSUPPORTED: the backend cannot. */
+/* Drops every page of every namespace, with what calls and connectors of this process were writing until now.
+ * Connectors write again what they have in host memory: larder_connector_flush() them before, if that is not to be.
+ * Other processes of a share_directory learn nothing of it, and what they are writing, or keep for another try
+ * (LARDER_PUT_RETRY), may come afterwards: clear in each of them. LARDER_UNSUPPORTED: the backend cannot. */
 LARDER_API larder_code larder_store_clear(larder_store* store, double timeout_seconds, larder_error* error);
 
 /* ---- namespaces ---- */
@@ -185,7 +188,7 @@ typedef struct larder_space_options {
 LARDER_API larder_code larder_space_open(larder_store* store, const larder_space_options* options, larder_space** space,
                                          larder_error* error);
 LARDER_API void larder_space_close(larder_space* space);
-/* Drops every page of the namespace: of all its pools, tensor-parallel ranks included. */
+/* Drops every page of the namespace: of all its pools, tensor-parallel ranks included. Else as larder_store_clear(). */
 LARDER_API larder_code larder_space_clear(larder_space* space, double timeout_seconds, larder_error* error);
 /* The 32 bytes of the namespace digest. */
 LARDER_API larder_code larder_space_digest(const larder_space* space, uint8_t digest[LARDER_KEY_BYTES]);
@@ -339,7 +342,11 @@ typedef struct larder_event {
 LARDER_API size_t larder_connector_events(larder_connector* connector, larder_event* events, size_t capacity);
 /* Copies and operations of the store that are under way. */
 LARDER_API uint64_t larder_connector_in_flight(const larder_connector* connector);
-/* Drops what no lease keeps. Returns pages of the anchor that went. The store is left as it is. */
+/* No lookup finds any more what is in host memory now, or comes there from transfers and reads of the store that are
+ * under way; it goes when nobody holds it. Points that were told can be loaded until larder_release(); lookups without
+ * points find nothing of it, and wait for no store. The store keeps what it has; what still waits to be written there
+ * is not written. Returns pages of the anchor that were found until now. For new weights: this, then
+ * larder_store_clear(), then the first lookup and save. */
 LARDER_API uint64_t larder_connector_flush(larder_connector* connector);
 /* Counters as a JSON object (docs/c_api.md). As larder_store_stats(). */
 LARDER_API size_t larder_connector_stats(const larder_connector* connector, char* text, size_t size);
@@ -389,7 +396,8 @@ typedef enum larder_miss_reason {
   LARDER_MISS_STORAGE_LATE = 7,     /* the store had not brought it when the wait was over */
   LARDER_MISS_STORAGE_DECLINED = 8, /* the store had declined to keep it before host memory let it go */
   LARDER_MISS_STORAGE_DAMAGED = 9,  /* what the store brought failed its checksum */
-  LARDER_MISS_STORAGE_FAILED = 10   /* the store answered with an error */
+  LARDER_MISS_STORAGE_FAILED = 10,  /* the store answered with an error */
+  LARDER_MISS_FLUSHED = 12          /* it was there, and larder_connector_flush() dropped it */
 } larder_miss_reason;
 
 typedef struct larder_miss {
@@ -398,7 +406,7 @@ typedef struct larder_miss {
   uint64_t at_token;      /* the first that cannot be reused for this reason */
   uint32_t trailing;      /* what is missing there: 0 pages of pools with ALL_PAGES, 1 a state, 2 a window */
   uint32_t for_operators; /* 1: it tells of another tenant, for logs and not for clients */
-  double seconds_ago;     /* EVICTED, STORAGE_DECLINED: how long before the lookup; negative: not known */
+  double seconds_ago;     /* EVICTED, STORAGE_DECLINED, FLUSHED: how long before the lookup; negative: not known */
   char text[128];         /* a sentence, cut to fit; ends with 0 */
 } larder_miss;
 

@@ -4,12 +4,17 @@
 // It is a router as they are: at times it has no room, at times it has lost the thread and wants all anew. Every event
 // is held against what it knows: no page comes twice, and none goes that was not there.
 //
+// Blocks have the rank in their hashes. Here a page is also named by the tokens up to its end, its adapter and its
+// salt, so that ranks which keep the same pages have the same digest.
+//
 // Threads: confined to one thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -29,15 +34,20 @@ class EventIndex final : public KvEventSink {
 
   // Empty; or how it differs from the tree, which has had no change since the last poll.
   [[nodiscard]] std::string compare(const RadixTree& tree) const;
+  // Of all pages that are there, in any order. nullopt: it does not know them at present.
+  [[nodiscard]] std::optional<std::uint64_t> digest() const;
 
  private:
   void apply(const KvEvent& event);
+  void name_pages(const KvEvent& event);
 
   Rng rng_;
   // By component and tier.
   std::array<std::array<std::unordered_set<std::int64_t>, kTierCount>, kComponentCount> there_;
-  bool knows_story_ = false;  // it has begun
-  bool is_deaf_ = true;       // what happens may be held back
+  std::unordered_map<std::int64_t, std::uint64_t> names_;  // of every block that it has heard of: the same on all ranks
+  std::uint64_t digest_ = 0;                               // sum over what is there
+  bool knows_story_ = false;                               // it has begun
+  bool is_deaf_ = true;                                    // what happens may be held back
   std::string error_;
 };
 

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,8 @@ class SimRank {
   [[nodiscard]] std::string leaks() const;
   // Empty; or how a router that listens to it is wrong. After a poll.
   [[nodiscard]] std::string compare_events() const { return listens() ? events_->compare(door_->tree()) : ""; }
+  // Of the pages that the router knows of, the same on ranks that keep the same ones. After a poll.
+  [[nodiscard]] std::optional<std::uint64_t> pages() const { return listens() ? events_->digest() : std::nullopt; }
   // What all ranks must agree on, in a line.
   [[nodiscard]] std::string outline() const;
 

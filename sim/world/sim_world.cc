@@ -328,10 +328,10 @@ void SimWorld::check(bool is_full) {
   if (service_ && is_full) {
     if (const Status s = service_->check(); !s.is_ok()) return fail(s.to_string());
   }
-  if (ranks_.size() == 1 || !is_full) return;
+  if (ranks_.size() == 1) return;
   const std::string first = ranks_[0]->outline();
   for (const auto& rank : ranks_) {
-    if (rank->outline() != first) return fail("ranks disagree: " + first + " | " + rank->outline());
+    if (rank->outline() != first) return fail("ranks disagree: " + outlines());
   }
 }
 
@@ -339,6 +339,18 @@ void SimWorld::check_events() {
   for (const auto& rank : ranks_) {
     if (const std::string difference = rank->compare_events(); !difference.empty()) return fail(difference);
   }
+  std::optional<std::uint64_t> first;
+  for (const auto& rank : ranks_) {
+    const std::optional<std::uint64_t> pages = rank->pages();
+    if (first && pages && *pages != *first) return fail("ranks keep different pages: " + outlines());
+    if (!first) first = pages;
+  }
+}
+
+std::string SimWorld::outlines() const {
+  std::string all;
+  for (const auto& rank : ranks_) all += (all.empty() ? "" : " | ") + rank->outline();
+  return all;
 }
 
 std::string SimWorld::finish() {

@@ -49,8 +49,9 @@ class SimWorld {
   [[nodiscard]] bool end_processes(bool is_crash);
   [[nodiscard]] std::uint64_t struck_disks() const;
   void check(bool is_full);
-  // What was told of pages is what is there. After a poll.
+  // What was told of pages is what is there, and the same on all ranks. After a poll.
   void check_events();
+  [[nodiscard]] std::string outlines() const;
   void expect(const EventArguments& at_least);
   void drain_requests();
   void drain_storage();

@@ -210,6 +210,7 @@ CacheImpl::~CacheImpl() {
   explainer_.cancel_all("the cache is closing");
   requests_.close([this](RequestId id) { tiers_.prefetcher().leave(id); });
   copies_.finish();
+  (void)tiers_.flush();  // the pools may be the next cache's
 }
 
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {

@@ -70,6 +70,7 @@ class RankGroup;    // controller/rank_group.h
 
 // What the cache works with; everything outlives it. host: none is a device-only cache; transfer: needed with
 // a host or with recurrent layers (their checkpoints are copied on the device); takes max_operations at a time.
+// The pools may be the next cache's: the destructor gives back all slots but those that an operation still uses.
 struct CacheParts {
   const ModelSpec* model = nullptr;
   DevicePools* device = nullptr;
@@ -138,13 +139,15 @@ struct Explanation {
   std::uint64_t prompt_tokens = 0, prompt_pages = 0;
   std::uint64_t device_restore_pages = 0, host_restore_pages = 0, storage_restore_pages = 0;  // joint, cumulative
   std::string device_reason, host_reason, storage_reason;  // one sentence each: why it stops there
+  bool has_storage_answer = false;  // else storage_restore_pages is the host's, and storage_reason says why
   std::vector<ExplainLine> pools;
   Status storage_status;
 };
 
-struct CacheCounters {  // pages; conservation: backed_up + prefetched == host_resident + host_evicted + host_lost
+// Pages; conservation: backed_up + prefetched == host_resident + host_evicted + host_flushed + host_lost.
+struct CacheCounters {
   // backed_up counts from the moment the host slots are taken; host_resident includes copies under way.
-  std::uint64_t backed_up = 0, host_resident = 0, host_evicted = 0, host_lost = 0;
+  std::uint64_t backed_up = 0, host_resident = 0, host_evicted = 0, host_flushed = 0, host_lost = 0;
   std::uint64_t prefetched = 0, loaded_back = 0, stored = 0, store_failed = 0;
   std::uint64_t store_declined = 0;  // the storage's admission policy did not want them: no failure, not tried again
   std::uint64_t prefetch_late = 0, prefetch_partial = 0, prefetch_refused = 0, backup_no_room = 0, corrupt = 0;
@@ -185,7 +188,8 @@ class Cache {
   // The engine has processed `tokens` (all from position 0 on): at least one more than before, at most up to `until`;
   // fewer if drafts were rejected or the step ended early. Whole pages go to the tree (see above). Ends the step.
   // Fewer tokens than were granted (drafts that were rejected): the steps after it are void, as with cancel_step().
-  // In the order of the steps: kInvalidArgument if an earlier one is open, or the tokens do not fit; it stays open.
+  // In the order of the steps: kInvalidArgument if an earlier one is open, or the tokens do not fit, or differ from
+  // the prompt, or from what retract() and restart() keep; it stays open.
   // kConflict: the step was void, it has ended and counts for nothing. kNotFound: it has ended, or never was.
   // over: fires when the kernels of the step have ended ("Events" above); null: they have. The step's gate need not
   // have finished; until a poll() finds that it has, nothing of the request is cached, by finish() and retract()
@@ -199,9 +203,10 @@ class Cache {
   // The last prepare_step() was kOverloaded because running requests fill the device: nothing that is under way makes
   // room. Retract another request, or wait until one ends.
   [[nodiscard]] virtual bool is_starved(RequestId id) const = 0;
-  // Lets the device slots of a started request go. What complete_step() told of stays cached as with finish(), and the
-  // phase is that after begin(): start() resumes it at the best restore point of all its tokens, as far as they are
-  // still cached. Beyond the prompt the engine knows the token that follows those computed, and feeds it next.
+  // Lets the device slots of a started request go; it keeps its tokens. What complete_step() told of stays cached as
+  // with finish(), and the phase is that after begin(): start() resumes it at the best restore point of all its tokens,
+  // as far as they are still cached. Beyond the prompt the engine knows the token that follows those computed, and
+  // feeds it next.
   [[nodiscard]] virtual Status retract(RequestId id) = 0;
   // Another request at the same tokens, with the same prompt, limits and tenant, which goes its own way from here; its
   // answer to start() is that of one that found nothing. It is kLoading until its own copies of what the tree does not

@@ -48,7 +48,7 @@ class ConnectorImpl final : public Connector {
   std::size_t take_events(std::span<ConnectorEvent> out) override;
   bool idle() const override { return tiers_.idle() && lookups_.empty(); }
   std::size_t operations_in_flight() const override { return tiers_.ops().live(); }
-  std::uint64_t flush() override { return tiers_.flush(); }
+  std::uint64_t flush() override;
   Status attach_storage(StorageBackend& backend) override { return tiers_.attach_storage(backend); }
   void detach_storage() override { tiers_.detach_storage(); }
   bool storage_idle() const override { return tiers_.storage_idle(); }
@@ -97,6 +97,7 @@ ConnectorImpl::ConnectorImpl(const ConnectorConfig& config, const ConnectorParts
 ConnectorImpl::~ConnectorImpl() {
   copier_.close();
   lookups_.release_all();
+  (void)tiers_.flush();  // the pools may be the next one's
 }
 
 Result<LookupId> ConnectorImpl::lookup(const LookupRequest& request) {
@@ -157,6 +158,12 @@ std::size_t ConnectorImpl::take_events(std::span<ConnectorEvent> out) {
   std::size_t count = lookups_.take_ready(out, !tiers_.parted().is_ok());
   count += loads_.take_ended(out.subspan(count));
   return count + saves_.take_ended(out.subspan(count));
+}
+
+std::uint64_t ConnectorImpl::flush() {
+  const std::uint64_t pages = tiers_.renew();
+  lookups_.renew([this](const SpaceTable::Name& name) { return tiers_.open_space(name.first, name.second); });
+  return pages;
 }
 
 void ConnectorImpl::transfer_done(Op& op, bool is_ok) {

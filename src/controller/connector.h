@@ -211,7 +211,10 @@ class Connector {
   [[nodiscard]] virtual bool idle() const = 0;
   [[nodiscard]] virtual std::size_t operations_in_flight() const = 0;
 
-  // ---- operators; as in cache.h
+  // ---- operators; as in cache.h, but for flush()
+  // No lookup finds any more what is on the host now, or comes there from what is under way: transfers, and what is
+  // read from storage or written there. It goes when nobody holds it; what has a lease is still loaded. Lookups without
+  // points wait for no storage. What waited to be written is not written. Returns pages of full that could be found.
   virtual std::uint64_t flush() = 0;
   [[nodiscard]] virtual Status attach_storage(StorageBackend& backend) = 0;
   virtual void detach_storage() = 0;

@@ -172,6 +172,7 @@ void Explainer::done(Op& op) {
   if (found && found->status.is_ok()) {
     add_presence(e, *found);
     const RestorePoint joint = largest_restore_point(model_, e.presence, e.pages);
+    report.has_storage_answer = true;
     report.storage_restore_pages = joint.pages;
     add_restore_points(report, e.presence, e.pages);
     TierMatch view;

@@ -187,6 +187,23 @@ void Lookups::release(LookupId id) {
   lookups_.erase(it);
 }
 
+// What storage brings for them is what was there before the flush.
+void Lookups::renew(const std::function<Result<NamespaceId>(const SpaceTable::Name&)>& open) {
+  for (auto& [id, lookup] : lookups_) {
+    if (lookup.is_leased || !tree_.spaces().is_retired(lookup.space)) continue;
+    prefetcher_.leave(RequestId(id));
+    lookup.asks_storage = false;
+    lookup.refused = 0;
+    const Result<NamespaceId> space = open(spaces_.name(lookup.space));
+    if (!space.is_ok()) {
+      lookup.tokens.clear();  // it finds nothing
+      continue;
+    }
+    lookup.space = *space;
+    lookup.use = spaces_.use(*space);
+  }
+}
+
 void Lookups::release_all() {
   while (!lookups_.empty()) release(LookupId(lookups_.begin()->first));
 }

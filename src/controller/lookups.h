@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -60,6 +61,8 @@ class Lookups {
   // Those that have an answer now, and have not been named since they had none; as many as there is room for.
   // has_parted: this rank has lost the others, so all have one.
   std::size_t take_ready(std::span<ConnectorEvent> out, bool has_parted);
+  // After a flush: those without points find what `open` gives for their names, and wait for no storage.
+  void renew(const std::function<Result<NamespaceId>(const SpaceTable::Name&)>& open);
   // Unlocks everything; for the end of the connector.
   void release_all();
 

@@ -30,7 +30,7 @@ void LossLog::lost(const TreeChange& change, PathHash path) {
       return std::pair(a.key != 0, a.loss.when) < std::pair(b.key != 0, b.loss.when);
     });
   }
-  *at = {key, {change.tier, clock_.now(), for_, change.stored_epoch, change.declined_epoch}};
+  *at = {key, {change.tier, for_.is_flush, clock_.now(), for_.by, change.stored_epoch, change.declined_epoch}};
 }
 
 }  // namespace larder

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What left device and host lately: when, from where, and to make room for whom. So a miss can be explained afterwards.
+// What left device and host lately: when, from where, and to make room for whom, or by a flush. So a miss can be
+// explained afterwards.
 //
 //   the tree lets a last copy go ─► lost(): path ─► {component, tier, when, for whom, had storage it}
 //   a prompt ends in the tree before page p ─► find(path of its tokens through page p)
@@ -14,6 +15,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -24,6 +26,7 @@ namespace larder {
 
 struct Loss {
   Tier tier = Tier::kDevice;  // that had the last copy
+  bool is_flush = false;
   TimePoint when;
   RequestId by;                      // it went to make room for this one; 0: for none (a flush, a copy that failed)
   std::uint32_t stored_epoch = 0;    // attach epoch of the storage that had it as well; 0: none
@@ -31,6 +34,11 @@ struct Loss {
 };
 
 class LossLog final : public TreeObserver {
+  struct Reason {
+    RequestId by;
+    bool is_flush = false;
+  };
+
  public:
   static constexpr std::size_t kEntries = 32768, kWays = 4;
   // clock: outlives this.
@@ -39,14 +47,17 @@ class LossLog final : public TreeObserver {
   // Whom room is made for from here on, until the scope ends.
   class For {
    public:
-    For(LossLog& log, RequestId request) : log_(log), before_(log.for_) { log_.for_ = request; }
+    For(LossLog& log, RequestId request) : For(log, Reason{request, false}) {}
+    // For nobody: all that goes was to go.
+    [[nodiscard]] static For flush(LossLog& log) { return For(log, Reason{{}, true}); }
     ~For() { log_.for_ = before_; }
     For(const For&) = delete;
     For& operator=(const For&) = delete;
 
    private:
+    For(LossLog& log, Reason reason) : log_(log), before_(std::exchange(log.for_, reason)) {}
     LossLog& log_;
-    const RequestId before_;
+    const Reason before_;
   };
 
   // full: of the edge whose first page the path ends with. window, state: of the edge that ends with the path.
@@ -63,7 +74,7 @@ class LossLog final : public TreeObserver {
   [[nodiscard]] static std::size_t row_of(std::uint64_t key) { return key % (kEntries / kWays) * kWays; }
 
   Clock& clock_;
-  RequestId for_;
+  Reason for_;
   std::vector<Entry> entries_;
 };
 

@@ -23,6 +23,21 @@ class HashesAlike final : public PageObserver {
   void went(const PageChange& /*change*/) override {}
 };
 
+// What goes while it lives was to go: no sign of a small host.
+class Flushing {
+ public:
+  Flushing(CacheCounters& counters, LossLog& losses)
+      : counters_(counters), evicted_(counters.host_evicted), nobody_(LossLog::For::flush(losses)) {}
+  ~Flushing() { counters_.host_flushed += std::exchange(counters_.host_evicted, evicted_) - evicted_; }
+  Flushing(const Flushing&) = delete;
+  Flushing& operator=(const Flushing&) = delete;
+
+ private:
+  CacheCounters& counters_;
+  const std::uint64_t evicted_;
+  const LossLog::For nobody_;
+};
+
 TreeConfig tree_config(const CacheConfig& config, const LowerTiers::Parts& parts) {
   TreeConfig tree = tree_config_for(parts.model, config.eviction_policy, parts.allows_host_gaps, config.eviction_order);
   tree.is_exclusive = config.exclusive_tiers;
@@ -42,7 +57,8 @@ LowerTiers::LowerTiers(const CacheConfig& config, Parts parts)
             .poll_budget = config.poll_budget},
            parts_.clock, parts_.ranks, [this](Op& op) { return outcome_of(op); }),
       tenants_(config.tenant_limits, {parts_.model, parts_.device, parts_.host, tree_, parts_.clock, parts_.metrics}),
-      space_opener_(config.max_namespaces, {parts_.model, parts_.scope, tree_, spaces_, tenants_, counters_}),
+      space_opener_(config.max_namespaces,
+                    {parts_.model, parts_.scope, tree_, spaces_, tenants_, counters_, parts_.ranks != nullptr}),
       metrics_(parts_.metrics),
       backlog_(config, {parts_.model, parts_.host, tree_, ops_, spaces_, parts_.clock, counters_, metrics_}),
       host_room_({parts_.model, parts_.host, tree_, backlog_, counters_}),
@@ -106,6 +122,10 @@ bool LowerTiers::poll(Nanos wait) {
     prefetcher_.pump();
     backlog_.pump();
   }
+  if (!spaces_.retired().empty()) {
+    const Flushing flushing(counters_, losses_);
+    space_opener_.close_retired();
+  }
   tenants_.note_uses();
   ops_.budget().end_poll();
   if (events_) events_->hand_over();
@@ -120,8 +140,18 @@ std::uint64_t LowerTiers::flush() {
   const std::uint64_t before = resident();
   if (!ops_.empty()) probe(Probe::kFlushedInFlight);
   backlog_.unlock_abandoned();
+  const Flushing flushing(counters_, losses_);
   (void)tree_.flush();
   return before - resident();
+}
+
+std::uint64_t LowerTiers::renew() {
+  const std::uint64_t found = tree_.counts(ComponentKind::kFull, Tier::kHost).resident -
+                              tree_.spaces().retired_pages(ComponentKind::kFull, Tier::kHost);
+  (void)flush();
+  const Flushing flushing(counters_, losses_);
+  space_opener_.retire();
+  return found;
 }
 
 Status LowerTiers::attach_storage(StorageBackend& backend) {
@@ -177,11 +207,11 @@ Status LowerTiers::check_invariants(const std::array<std::uint64_t, kComponentCo
     return internal_error(std::to_string(c.internal_errors) + " refused slot operations");
   }
   if (parts_.host != nullptr) LARDER_RETURN_IF_ERROR(check_host_slots(host_slots));
-  if (c.backed_up + c.prefetched != c.host_resident + c.host_evicted + c.host_lost) {
+  if (c.backed_up + c.prefetched != c.host_resident + c.host_evicted + c.host_flushed + c.host_lost) {
     return internal_error("host pages are not conserved: " + std::to_string(c.backed_up) + " backed up + " +
                           std::to_string(c.prefetched) + " prefetched != " + std::to_string(c.host_resident) +
                           " resident + " + std::to_string(c.host_evicted) + " evicted + " +
-                          std::to_string(c.host_lost) + " lost");
+                          std::to_string(c.host_flushed) + " flushed + " + std::to_string(c.host_lost) + " lost");
   }
   return Status::ok();
 }

@@ -71,6 +71,9 @@ class LowerTiers final : private SlotSink {
   // ---- the frame of both façades; contracts as in Cache
   bool poll(Nanos wait);
   std::uint64_t flush();
+  // flush(), and no lookup finds any more what is held, or still comes from what is under way: open_space() gives other
+  // namespaces. Returns pages of full that could be found.
+  std::uint64_t renew();
   [[nodiscard]] Status attach_storage(StorageBackend& backend);
   void detach_storage();
   [[nodiscard]] bool storage_idle() const;

@@ -11,7 +11,8 @@ namespace larder {
 std::string_view miss_reason_name(MissReason reason) {
   static constexpr std::array<std::string_view, kMissReasons> kNames = {
       "none",        "never_seen",   "diverged",         "evicted",         "no_checkpoint",  "other_namespace",
-      "not_fetched", "storage_late", "storage_declined", "storage_damaged", "storage_failed", "load_failed"};
+      "not_fetched", "storage_late", "storage_declined", "storage_damaged", "storage_failed", "load_failed",
+      "flushed"};
   return kNames[static_cast<std::size_t>(reason)];
 }
 
@@ -33,7 +34,7 @@ Miss Miss::for_tenant() const {
 
 namespace {
 
-std::string eviction(const Miss& miss) {
+std::string time_of_loss(const Miss& miss) {
   if (!miss.ago) return "too long ago to be known";
   std::string text = fmt::format("{:.1f} s ago", std::chrono::duration<double>(*miss.ago).count());
   if (miss.by.v != 0) text += fmt::format(", to make room for request {}", miss.by.v);
@@ -54,10 +55,10 @@ std::string miss_sentence(const Miss& miss) {
     case MissReason::kEvicted:
       if (miss.tier == LostFrom::kStorage) {
         return fmt::format("storage has {} at token {} no more, which left the host {}", component, miss.at_token,
-                           eviction(miss));
+                           time_of_loss(miss));
       }
       return fmt::format("{} at token {} was evicted from {}: {}", component, miss.at_token, lost_from_name(miss.tier),
-                         eviction(miss));
+                         time_of_loss(miss));
     case MissReason::kNoCheckpoint:
       return fmt::format("no {} was kept after token {}, so full attention's KV there is of no use",
                          miss.component == ComponentKind::kSwa ? "window" : "recurrent state", miss.at_token);
@@ -70,10 +71,13 @@ std::string miss_sentence(const Miss& miss) {
       return fmt::format("storage had not brought what follows token {} when the wait was over", miss.at_token);
     case MissReason::kStorageDeclined:
       return fmt::format("storage declined to keep what follows token {}, and the host let it go {}", miss.at_token,
-                         eviction(miss));
+                         time_of_loss(miss));
     case MissReason::kStorageDamaged: return fmt::format("what storage has after token {} is damaged", miss.at_token);
     case MissReason::kStorageFailed: return fmt::format("storage failed to bring what follows token {}", miss.at_token);
     case MissReason::kLoadFailed: return "the copy from the host failed";
+    case MissReason::kFlushed:
+      return fmt::format("a flush dropped {} at token {} from {}: {}", component, miss.at_token,
+                         lost_from_name(miss.tier), time_of_loss(miss));
   }
   return "";
 }

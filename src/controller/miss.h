@@ -29,8 +29,9 @@ enum class MissReason : std::uint8_t {
   kStorageDamaged,   // what storage brought failed its checksum
   kStorageFailed,    // storage answered with an error
   kLoadFailed,       // the copy from the host failed, and the request began again without
+  kFlushed,          // it was cached, and left `tier` since somebody flushed the cache
 };
-inline constexpr std::size_t kMissReasons = 12;
+inline constexpr std::size_t kMissReasons = 13;
 [[nodiscard]] std::string_view miss_reason_name(MissReason reason);  // "never_seen"
 
 // Where the last copy was.
@@ -41,11 +42,15 @@ struct Miss {
   MissReason reason = MissReason::kNone;
   std::uint64_t at_token = 0;                      // the first that was not reused for this reason
   ComponentKind component = ComponentKind::kFull;  // that is missing there
-  LostFrom tier = LostFrom::kDevice;               // kEvicted, kStorageDeclined
+  LostFrom tier = LostFrom::kDevice;               // is_loss()
   std::optional<Nanos> ago{};                      // the same: how long before; none: too long to be known
   RequestId by{};                                  // the same: whom it made room for; 0: nobody, or not known
   bool is_other_salt = false;                      // kOtherNamespace: of another tenant; not for tenants to know
 
+  // It was cached, and left `tier`.
+  [[nodiscard]] bool is_loss() const {
+    return reason == MissReason::kEvicted || reason == MissReason::kStorageDeclined || reason == MissReason::kFlushed;
+  }
   // What a tenant may know of it: of other tenants nothing.
   [[nodiscard]] Miss for_tenant() const;
 };

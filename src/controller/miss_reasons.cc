@@ -64,7 +64,7 @@ Miss MissReasons::part_missing(const Found& found) const {
 }
 
 Miss MissReasons::lost(const Found& found, ComponentKind c, std::uint64_t page, const Loss& loss) const {
-  Miss miss{MissReason::kEvicted, page * parts_.model.page_size, c};
+  Miss miss{loss.is_flush ? MissReason::kFlushed : MissReason::kEvicted, page * parts_.model.page_size, c};
   miss.tier = loss.tier == Tier::kDevice ? LostFrom::kDevice : LostFrom::kHost;
   miss.ago = parts_.clock.now() - loss.when;
   miss.by = loss.by;
@@ -74,6 +74,7 @@ Miss MissReasons::lost(const Found& found, ComponentKind c, std::uint64_t page, 
   if (loss.stored_epoch != epoch) return miss;
   if (found.fetched.trouble == FetchTrouble::kNotFetched) return {MissReason::kNotFetched, miss.at_token, c};
   if (found.fetched.is_under_way) return {MissReason::kStorageLate, miss.at_token, c};
+  miss.reason = MissReason::kEvicted;
   miss.tier = LostFrom::kStorage;  // it had it, and was asked
   return miss;
 }

@@ -2,9 +2,10 @@
 // Finds out why a prompt was not reused further (controller/miss.h), when its restore point is chosen.
 //
 //   storage spoke of it?      damaged, failed, late, not fetched
-//   full ends at page p       was p lost lately? ─► evicted, declined    does the tree go on? ─► diverged
+//   full ends at page p       was p lost lately? ─► evicted, declined, flushed
+//                             does the tree go on? ─► diverged
 //                             page 0: is it in another namespace?        else ─► never seen
-//   window, state lack        lost lately, at a boundary behind the restore point? ─► evicted     else ─► no checkpoint
+//   window, state lack        lost lately, at a boundary behind the restore point? ─► as above    else ─► no checkpoint
 //
 // Threads: the cache thread. Ranks: decides nothing. Errors: none; what is not known any more is told without its time.
 // Cost: O(1) as a rule; where window or state lack, O(tokens between the restore point and the end of full), of

@@ -335,6 +335,14 @@ Status RunningRequest::complete(RequestText& text, std::uint64_t number, std::sp
     return invalid_argument("complete_step: " + std::to_string(tokens.size()) + " tokens are not within (" +
                             std::to_string(computed_) + ", " + std::to_string(step->until) + "], what was prepared");
   }
+  const auto at = static_cast<std::ptrdiff_t>(computed_);
+  const auto known = static_cast<std::ptrdiff_t>(std::min(tokens.size(), text.tokens.size()));
+  const auto other = std::mismatch(tokens.begin() + at, tokens.begin() + known, text.tokens.begin() + at).first;
+  if (other != tokens.begin() + known) {
+    return invalid_argument("complete_step: token " + std::to_string(other - tokens.begin()) +
+                            " is not the one that the request has there, from its prompt or from before it was "
+                            "retracted: an answer that begins anew is another request");
+  }
   // Later steps were built on the tokens that are missing now.
   if (tokens.size() < step->until) ledger_.void_after(number);
   OpenStep done = ledger_.take(number);

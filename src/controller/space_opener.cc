@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "storage/backend.h"
 
@@ -22,7 +24,8 @@ SpaceOpener::SpaceOpener(std::uint32_t max_namespaces, const Parts& parts)
       tree_(parts.tree),
       table_(parts.table),
       tenants_(parts.tenants),
-      counters_(parts.counters) {}
+      counters_(parts.counters),
+      has_group_(parts.has_group) {}
 
 Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::string& salt) {
   if (std::max(adapter.size(), salt.size()) > kLongestName) {
@@ -40,7 +43,9 @@ Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::str
   scope.salt = salt;
   const NamespaceId id =
       tree_.spaces().open(namespace_digest(model_, scope), tenants_.enter(salt), PathHash::of_space(adapter, salt));
-  table_.add(name, id, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
+  StoreScope store = make_store_scope(model_, scope);
+  if (!has_group_) store.ranks = 1;
+  table_.add(name, id, std::make_shared<const StoreScope>(std::move(store)));
   return id;
 }
 
@@ -69,15 +74,36 @@ std::optional<NamespaceId> SpaceOpener::next_to_close() {
 
 // What a tenant that idles has cached must not keep one out that is there now: it costs a miss, no more.
 void SpaceOpener::close_idle() {
-  const std::optional<NamespaceId> id = next_to_close();
-  if (!id) return;
-  (void)tree_.spaces().flush(*id);
-  if (!tree_.spaces().close(*id).is_ok()) {
+  if (const std::optional<NamespaceId> id = next_to_close()) close(*id);
+}
+
+void SpaceOpener::close(NamespaceId id) {
+  (void)tree_.spaces().flush(id);
+  if (!tree_.spaces().close(id).is_ok()) {
     ++counters_.internal_errors;
     return;
   }
-  tenants_.leave(table_.name(*id).second);
-  table_.erase(*id);
+  tenants_.leave(table_.name(id).second);
+  table_.erase(id);
+}
+
+void SpaceOpener::retire() {
+  std::vector<NamespaceId> in_use;
+  for (const auto& [name, id] : table_.names()) {
+    const bool has_pages = tree_.view(tree_.spaces().root(id)).has_children;
+    if (has_pages || table_.is_used(id) || tree_.spaces().is_claimed(id)) in_use.push_back(id);
+  }
+  for (const NamespaceId id : in_use) {
+    tree_.spaces().retire(id);
+    table_.retire(id);
+  }
+}
+
+void SpaceOpener::close_retired() {
+  const std::vector<NamespaceId> unused(table_.retired().begin(), table_.retired().end());
+  for (const NamespaceId id : unused) {
+    if (!tree_.spaces().is_claimed(id)) close(id);
+  }
 }
 
 }  // namespace larder

@@ -28,6 +28,16 @@ struct Rank {
   SpaceOpener opener{8, {model, scope, tree, table, tenants, counters}};
 };
 
+// Nobody else writes what one without a group would leave to others.
+TEST(SpaceOpener, OneWithoutAGroupWritesAllOfReplicatedPools) {
+  for (const bool has_group : {false, true}) {
+    Rank rank(1);
+    SpaceOpener opener(8, {rank.model, rank.scope, rank.tree, rank.table, rank.tenants, rank.counters, has_group});
+    const NamespaceId id = opener.open("", "").value();
+    EXPECT_EQ(rank.table.scope(id)->ranks, has_group ? 2u : 1u);
+  }
+}
+
 // The keys of ranks differ, since their bytes do; what they evict may not, so tables of hashes have to be alike.
 TEST(SpaceOpener, PathsHaveTheSameHashOnAllRanks) {
   Rank first(0), second(1);

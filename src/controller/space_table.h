@@ -3,7 +3,8 @@
 //
 // Purpose: max_namespaces bounds those that are open. Whoever uses one (a request, a prefetch) holds a Use; the others
 // stand in a line, the one that was used last at its end, and the cache closes them from its head when it needs room.
-// What goes into the line and when is the same on every rank, so all close the same.
+// What goes into the line and when is the same on every rank, so all close the same. A flush takes names away: the
+// namespace is retired, and the next one that is opened by its name is another.
 // Threads: confined to the cache thread. The table outlives its Uses.
 // Cost: O(log namespaces) to find, add or erase one by name; all else O(1).
 #pragma once
@@ -54,17 +55,22 @@ class SpaceTable {
   [[nodiscard]] std::optional<NamespaceId> find(const Name& name) const;
   // Neither is there yet. Idle, at the end of the line.
   void add(const Name& name, NamespaceId id, std::shared_ptr<const StoreScope> scope);
-  // It is idle.
+  // Nobody uses it.
   void erase(NamespaceId id);
   // The others: `id` is there.
+  // Its name is free again, and it is no idle one.
+  void retire(NamespaceId id);
   [[nodiscard]] Use use(NamespaceId id);
   [[nodiscard]] const std::shared_ptr<const StoreScope>& scope(NamespaceId id) const { return spaces_.at(id.v).scope; }
-  [[nodiscard]] std::size_t size() const { return spaces_.size(); }
+  [[nodiscard]] bool is_used(NamespaceId id) const { return spaces_.at(id.v).uses > 0; }
+  [[nodiscard]] std::size_t size() const { return names_.size(); }  // without those that are retired
   [[nodiscard]] const Name& name(NamespaceId id) const { return spaces_.at(id.v).name; }
   [[nodiscard]] const std::map<Name, NamespaceId>& names() const { return names_; }
 
   // Oldest first.
   [[nodiscard]] const std::list<NamespaceId>& idle() const { return idle_; }
+  // Retired ones that nobody uses.
+  [[nodiscard]] const std::list<NamespaceId>& retired() const { return retired_; }
   // An idle one goes to the end of the line.
   void put_last(NamespaceId id) { idle_.splice(idle_.end(), idle_, spaces_.at(id.v).place); }
 
@@ -72,14 +78,18 @@ class SpaceTable {
   struct Space {
     Name name;
     std::shared_ptr<const StoreScope> scope;
+    std::list<NamespaceId>::iterator place;  // in line_of() it
     std::uint32_t uses = 0;
-    std::list<NamespaceId>::iterator place;  // in idle_, while nobody uses it; else in used_
+    bool is_retired = false;
   };
   void drop_use(NamespaceId id);
+  [[nodiscard]] std::list<NamespaceId>& line_of(const Space& space) {
+    return space.uses > 0 ? used_ : space.is_retired ? retired_ : idle_;
+  }
 
   std::map<Name, NamespaceId> names_;
   std::unordered_map<std::uint32_t, Space> spaces_;  // by NamespaceId
-  std::list<NamespaceId> idle_, used_;               // used_: in no order
+  std::list<NamespaceId> idle_, used_, retired_;     // used_: in no order, retired ones too
 };
 
 }  // namespace larder

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <list>
 #include <vector>
 
 namespace larder {
@@ -62,6 +63,28 @@ TEST(SpaceTable, ErasedOneIsForgottenAndItsIdUsedAgain) {
   table.add(name_of(1), NamespaceId(0), nullptr);
   EXPECT_EQ(table.find(name_of(1)), NamespaceId(0));
   EXPECT_EQ(idle(table), Ids{0});
+}
+
+TEST(SpaceTable, ARetiredOneHasNoNameAndWaitsUntilNobodyUsesIt) {
+  SpaceTable table;
+  table.add(name_of(0), NamespaceId(0), nullptr);
+  table.add(name_of(1), NamespaceId(1), nullptr);
+  SpaceTable::Use use = table.use(NamespaceId(0));
+  for (const std::uint32_t i : {0, 1}) table.retire(NamespaceId(i));
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_EQ(idle(table), Ids{});
+  EXPECT_EQ(table.find(name_of(0)), std::nullopt);
+  EXPECT_EQ(table.name(NamespaceId(0)), name_of(0));
+  EXPECT_EQ(table.retired(), std::list{NamespaceId(1)});
+  table.add(name_of(0), NamespaceId(2), nullptr);
+  table.erase(NamespaceId(0));
+  EXPECT_TRUE(table.is_used(NamespaceId(0)));
+  use = SpaceTable::Use();
+  EXPECT_EQ(table.retired(), (std::list{NamespaceId(1), NamespaceId(0)}));
+  for (const std::uint32_t i : {1, 0}) table.erase(NamespaceId(i));
+  EXPECT_TRUE(table.retired().empty());
+  EXPECT_EQ(table.find(name_of(0)), NamespaceId(2)) << "it is another's now";
+  EXPECT_EQ(idle(table), Ids{2});
 }
 
 }  // namespace

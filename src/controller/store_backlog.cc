@@ -92,7 +92,9 @@ void StoreBacklog::pump() {
   const TimePoint now = clock_.now();
   for (std::size_t i = queue_.size(); i > 0; --i) {
     Op* const op = ops_.find(queue_.front());
-    if (op->store->not_before <= now) {
+    if (is_retired(*op->store)) {
+      cancel(*op);
+    } else if (op->store->not_before <= now) {
       submit(*op);
     } else {
       queue_.push_back(op->id);
@@ -258,11 +260,19 @@ void StoreBacklog::submit(Op& op) {
   if (!submitted.is_ok()) complete(WriteResult{std::vector<Status>(store.groups.size(), submitted)});
 }
 
-// Storage was detached before the write was submitted. Ends like any other write, by a completion: on another rank it
-// may have been submitted in time.
+// Storage was detached, or a flush came, before the write was submitted. Ends like any other write, by a completion: on
+// another rank it may have been submitted in time.
 void StoreBacklog::cancel(Op& op) {
   for (Store::Group& group : op.store->groups) group.pages = 0;
-  ops_.completion_for(op.id)(WriteResult{{cancelled("storage was detached")}});
+  ops_.completion_for(op.id)(WriteResult{{cancelled("storage was detached, or the cache flushed")}});
+}
+
+bool StoreBacklog::is_retired(const Store& store) const {
+  return tree_.spaces().is_retired(tree_.view(store.pieces.front().node).space);
+}
+
+bool StoreBacklog::is_current(const Op& op) const {
+  return storage_ && !op.is_abandoned && op.store->epoch == epoch_ && !is_retired(*op.store);
 }
 
 // Three planes of a bit for each group: stored; settled, which is stored or not to be tried again; not refused.
@@ -299,8 +309,8 @@ void StoreBacklog::done(Op& op, const OutcomeBits& bits) {
   host_->drop_leases(store.leases);
   ops_.budget().spend(store.leases.size() / 16 + store.pieces.size());
   store.leases.clear();
-  const bool is_current = storage_ && !op.is_abandoned && store.epoch == epoch_;
-  const bool retries = is_current && store.attempts <= config_.backup_retries;
+  const bool counts_now = is_current(op);
+  const bool retries = counts_now && store.attempts <= config_.backup_retries;
   std::vector<Fate> fates(store.pieces.size(), Fate::kStored);
   bool took = false, all_refused = store.pieces.size() > 1;
   for (std::size_t i = 0; i < store.groups.size(); ++i) {
@@ -318,9 +328,9 @@ void StoreBacklog::done(Op& op, const OutcomeBits& bits) {
   count(store, bits, fates, retries);
   std::vector<NodeId> again;
   for (std::size_t i = 0; i < store.pieces.size() && !op.is_abandoned; ++i) {
-    settle(store, store.pieces[i], fates[i], retries, again);
+    settle(op, store.pieces[i], fates[i], retries, again);
   }
-  if (took && is_current) {
+  if (took && counts_now) {
     ++taken_;
     patience_ = kPatience;
     next_rest_ = kShortestRest;
@@ -328,7 +338,7 @@ void StoreBacklog::done(Op& op, const OutcomeBits& bits) {
   if (!again.empty()) {
     probe(Probe::kBackupRetried);
     begin(again, &store);
-  } else if (is_current && std::find(fates.begin(), fates.end(), Fate::kFailed) != fates.end()) {
+  } else if (counts_now && std::find(fates.begin(), fates.end(), Fate::kFailed) != fates.end()) {
     stands_ = stands_ || taken_ == store.taken_before;
     arm_rest();
   }
@@ -367,18 +377,18 @@ bool StoreBacklog::was_asked(const Store::Piece& piece, NodeId at) const {
   return false;
 }
 
-void StoreBacklog::settle(const Store& store, const Store::Piece& piece, Fate fate, bool retries,
+void StoreBacklog::settle(const Op& op, const Store::Piece& piece, Fate fate, bool retries,
                           std::vector<NodeId>& again) {
-  const bool is_current = storage_ && store.epoch == epoch_;
+  const bool counts_now = is_current(op);
   for (const NodeId at : nodes_of(piece)) {
     if (fate == Fate::kFailed && retries) {
       again.push_back(at);
       continue;
     }
-    if (is_current && fate == Fate::kStored && was_asked(piece, at)) tree_.backlog().set_stored(at, epoch_);
+    if (counts_now && fate == Fate::kStored && was_asked(piece, at)) tree_.backlog().set_stored(at, epoch_);
     const bool is_unwanted = fate == Fate::kDeclined || fate == Fate::kRefused;
-    if (is_current && is_unwanted && was_asked(piece, at)) tree_.backlog().set_declined(at, epoch_);
-    tree_.backlog().end_storing(at, is_current && fate == Fate::kFailed);
+    if (counts_now && is_unwanted && was_asked(piece, at)) tree_.backlog().set_declined(at, epoch_);
+    tree_.backlog().end_storing(at, counts_now && fate == Fate::kFailed);
   }
 }
 

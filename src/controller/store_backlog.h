@@ -107,10 +107,14 @@ class StoreBacklog {
   void add_groups(Store& store, std::size_t piece);
   void submit(Op& op);
   void cancel(Op& op);
+  // Its pages can be found no more, and so need not be written.
+  [[nodiscard]] bool is_retired(const Store& store) const;
+  // What becomes of it counts for the storage as it is now.
+  [[nodiscard]] bool is_current(const Op& op) const;
   [[nodiscard]] static Fate fate_of(const OutcomeBits& bits, std::size_t group, std::size_t groups);
   [[nodiscard]] std::vector<NodeId> nodes_of(const Store::Piece& piece) const;
   // What became of a piece, of whose groups the worst is `fate`. Failed nodes come out in `again`.
-  void settle(const Store& store, const Store::Piece& piece, Fate fate, bool retries, std::vector<NodeId>& again);
+  void settle(const Op& op, const Store::Piece& piece, Fate fate, bool retries, std::vector<NodeId>& again);
   void count(const Store& store, const OutcomeBits& bits, const std::vector<Fate>& fates, bool retries);
   [[nodiscard]] bool was_asked(const Store::Piece& piece, NodeId at) const;
   void release(Store& store, bool is_abandoned);

@@ -10,10 +10,17 @@ namespace larder::c {
 Status AttachedStore::attach(larder_store& store, const std::function<Status()>& attach) {
   if (store_ != nullptr) return conflict("a store is attached to the connector: larder_connector_detach() it first");
   store_ = &store;
+  clears_ = store.store->clears();
   ++store.connectors;
   Status attached = attach();
   if (!attached.is_ok()) detached();
   return attached;
+}
+
+bool AttachedStore::was_cleared() {
+  if (store_ == nullptr) return false;
+  const std::uint64_t clears = store_->store->clears();
+  return std::exchange(clears_, clears) != clears;
 }
 
 void AttachedStore::detached() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store that a connector of the C interface is attached to. It counts the connector, so that larder_store_close()
-// refuses while it is in use.
+// refuses while it is in use; and it is asked for clears, whoever made them.
 //
 // A store that was detached does not: the close of a store waits for what it has under way, buffers of the connector
 // included, and the connector gives it nothing more.
@@ -8,6 +8,7 @@
 // Threads: the connector's. Lifetime: a store outlives its attachment.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "base/status.h"
@@ -27,11 +28,14 @@ class AttachedStore {
   // store: it counts as attached. kConflict: there is one; the engine is not asked.
   Status attach(larder_store& store, const std::function<Status()>& attach);
   [[nodiscard]] bool is_attached() const { return store_ != nullptr; }
+  // Whether all of the store was cleared since it was attached, or since this was asked last.
+  [[nodiscard]] bool was_cleared();
   // The engine has none now; operations of the last one may be under way.
   void detached();
 
  private:
   larder_store* store_ = nullptr;
+  std::uint64_t clears_ = 0;  // of it, that are known
 };
 
 }  // namespace larder::c

@@ -53,6 +53,18 @@ TEST_F(AttachedStoreTest, AStoreStaysOpenUntilItIsDetached) {
   EXPECT_TRUE(may_close(1));
 }
 
+TEST_F(AttachedStoreTest, AClearIsToldOnceAndOnlyOfTheStoreThatIsAttached) {
+  EXPECT_FALSE(attached_->was_cleared());
+  ASSERT_EQ(larder_store_clear(stores_[0], 0, nullptr), LARDER_OK);
+  EXPECT_TRUE(attached_->attach(*stores_[0], ok).is_ok());
+  EXPECT_FALSE(attached_->was_cleared()) << "nothing was stored there before";
+  ASSERT_EQ(larder_store_clear(stores_[1], 0, nullptr), LARDER_OK);
+  EXPECT_FALSE(attached_->was_cleared());
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(larder_store_clear(stores_[0], 0, nullptr), LARDER_OK);
+  EXPECT_TRUE(attached_->was_cleared());
+  EXPECT_FALSE(attached_->was_cleared());
+}
+
 TEST_F(AttachedStoreTest, WhatIsRefusedCountsForNothing) {
   EXPECT_FALSE(attached_->attach(*stores_[0], refuse).is_ok());
   EXPECT_FALSE(attached_->is_attached());

@@ -181,6 +181,7 @@ std::string EngineConnector::stats_json() const {
                               {"loaded", c.loaded_back},
                               {"host_resident", c.host_resident},
                               {"host_evicted", c.host_evicted},
+                              {"host_flushed", c.host_flushed},
                               {"prefetched", c.prefetched},
                               {"stored", c.stored},
                               {"store_failed", c.store_failed},

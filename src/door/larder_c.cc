@@ -108,13 +108,15 @@ Status open_store(const larder_store_options* from, larder_store** out) {
   LARDER_RETURN_IF_ERROR(larder::c::read_memory(options.memory, options.memory_count, wanted.memory));
   wanted.backend = options.backend;
   wanted.config = text_of(options.config);
-  auto handle = std::make_unique<larder_store>();
+  // Leaves the log also where opening throws: nobody may use the caller's context then.
+  const auto drop = [](larder_store* unopened) {
+    leave_log(unopened);
+    delete unopened;
+  };
+  std::unique_ptr<larder_store, decltype(drop)> handle(new larder_store, drop);
   use_log(handle.get(), options.log, options.log_context);
   auto opened = larder::PageStore::open(wanted);
-  if (!opened.is_ok()) {
-    leave_log(handle.get());
-    return opened.status();
-  }
+  if (!opened.is_ok()) return opened.status();
   handle->store = std::move(opened).value();
   *out = handle.release();
   return Status::ok();

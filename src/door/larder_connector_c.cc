@@ -242,6 +242,7 @@ Status take(larder_connector& connector, std::uint64_t transfer, larder_transfer
 }
 
 static_assert(static_cast<int>(larder::MissReason::kStorageFailed) == LARDER_MISS_STORAGE_FAILED);
+static_assert(static_cast<int>(larder::MissReason::kFlushed) == LARDER_MISS_FLUSHED);
 
 Status find_miss(larder_connector& connector, std::uint64_t lookup, larder_miss* out) {
   LARDER_RETURN_IF_ERROR(larder::c::check_struct_size(out->struct_size, "larder_miss"));
@@ -308,6 +309,7 @@ int32_t larder_connector_poll(larder_connector* connector, double timeout_second
   (void)guarded(nullptr, [&]() -> Status {
     larder::Nanos wait{0};
     LARDER_RETURN_IF_ERROR(larder::c::read_seconds(timeout_seconds, wait));
+    if (connector->attached.was_cleared()) connector->engine->connector().storage_cleared();
     changed = connector->engine->connector().poll(wait);
     return Status::ok();
   });

@@ -216,11 +216,11 @@ TEST_F(ConnectorCTest, ALookupSaysWhyItEndsWhereItDoes) {
   std::swap(tokens_[20], tokens_.back());
   EXPECT_EQ(larder_connector_flush(connector_), 10u);
   miss = miss_now();
-  EXPECT_EQ(miss.reason, static_cast<std::uint32_t>(LARDER_MISS_EVICTED)) << miss.text;
+  EXPECT_EQ(miss.reason, static_cast<std::uint32_t>(LARDER_MISS_FLUSHED)) << miss.text;
   EXPECT_GE(miss.seconds_ago, 0);
   EXPECT_EQ(miss.trailing, 0u);
   EXPECT_EQ(miss.for_operators, 0u);
-  EXPECT_NE(std::string(miss.text).find("full at token 0 was evicted from host"), std::string::npos) << miss.text;
+  EXPECT_NE(std::string(miss.text).find("a flush dropped full at token 0 from host"), std::string::npos) << miss.text;
 }
 
 TEST_F(ConnectorCTest, AMissOfAnotherTenantIsForOperators) {

@@ -62,6 +62,42 @@ Result<std::unique_ptr<StorageBackend>> open_shared(StoreCore& core, const std::
   return std::unique_ptr<StorageBackend>(std::move(shared).value());
 }
 
+// The pipeline, with writes that a clear waits for.
+class ConnectorBackend final : public StorageBackend {
+ public:
+  // Outlived by both.
+  ConnectorBackend(StorageBackend& pipeline, std::shared_ptr<WriteRetry> writes)
+      : pipeline_(pipeline), writes_(std::move(writes)) {}
+
+  const BackendInfo& info() const override { return pipeline_.info(); }
+  Status submit_exists(ExistsRequest request, ExistsDone done) override {
+    return pipeline_.submit_exists(std::move(request), std::move(done));
+  }
+  Status submit_read(ReadRequest request, ReadDone done) override {
+    return pipeline_.submit_read(std::move(request), std::move(done));
+  }
+  Status submit_write(WriteRequest request, WriteDone done) override {
+    const std::shared_ptr<WriteRetry::Write> write = writes_->begin_write(*request.scope);
+    const Status submitted =
+        pipeline_.submit_write(std::move(request), [write, done = std::move(done)](WriteResult result) {
+          (void)write->end();
+          done(std::move(result));
+        });
+    if (!submitted.is_ok()) (void)write->end();
+    return submitted;
+  }
+  Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
+    return pipeline_.submit_clear(std::move(scope), std::move(done));
+  }
+  BackendStats stats() const override { return pipeline_.stats(); }
+  Status register_memory(std::span<const Segment> regions) override { return pipeline_.register_memory(regions); }
+  Status close(std::chrono::nanoseconds limit) override { return pipeline_.close(limit); }
+
+ private:
+  StorageBackend& pipeline_;
+  const std::shared_ptr<WriteRetry> writes_;
+};
+
 Status check_page(const PageSpace& space, const CallPage& page) {
   if (page.pool >= space.pools().size()) {
     return invalid_argument("pool " + std::to_string(page.pool) + ": the namespace has " +
@@ -134,6 +170,7 @@ Result<std::unique_ptr<PageStore>> PageStore::open(const StoreOptions& options, 
   pipeline.negative_ttl = std::chrono::seconds(2);
   core.pipeline = make_pipeline(std::move(backend).value(), pipeline, *core.clock, core.metrics.get(), seed);
   core.retry = std::make_shared<WriteRetry>(*core.pipeline, *core.clock, core.limits.retry);
+  out->for_connectors_ = std::make_unique<ConnectorBackend>(*core.pipeline, core.retry);
   out->ticker_ = std::make_unique<Ticker>(kTick, [&core] {
     core.pipeline->tick();
     core.retry->tick();
@@ -227,12 +264,14 @@ Status PageStore::clear(const PageSpace* space, const CallTerms& terms) {
     LARDER_RETURN_IF_ERROR(check_patience(core_, deadline, terms));
   }
   const auto answer = std::make_shared<Answer>();
-  LARDER_RETURN_IF_ERROR(core_.pipeline->submit_clear(scope, [answer](Status status) {
-    LockGuard guard(answer->mutex);
-    answer->status = std::move(status);
-    answer->is_there = true;
-    answer->posted.notify_one();
-  }));
+  LARDER_RETURN_IF_ERROR(
+      core_.pipeline->submit_clear(scope, [answer, retry = core_.retry, is_all = scope == nullptr](Status status) {
+        if (is_all) retry->end_clear();
+        LockGuard guard(answer->mutex);
+        answer->status = std::move(status);
+        answer->is_there = true;
+        answer->posted.notify_one();
+      }));
   LockGuard guard(answer->mutex);
   while (!answer->is_there) {
     (void)answer->posted.wait_for(answer->mutex, kCallSlice);

@@ -4,6 +4,7 @@
 //
 //   engine's pages -> calls (exists_call, get_call, put_call) -> staging arena -> pipeline -> backend
 //                                       put_call -> write_retry -^
+//   connectors -> backend() -----------------------------------^    (a clear waits for their writes, too)
 //
 // Threads: all methods but close() from any thread, several at once. Calls block, at most until their deadline.
 // Lifetime: closing waits for what is in flight; spaces are values and may outlive the store.
@@ -56,7 +57,9 @@ class PageStore {
   [[nodiscard]] Status add_memory(std::span<const Segment> regions);
 
   // What a connector attaches to. Ends with the store.
-  [[nodiscard]] StorageBackend& backend() { return *core_.pipeline; }
+  [[nodiscard]] StorageBackend& backend() { return *for_connectors_; }
+  // Clears of the whole store that have ended. If there are more than there were, nothing counts as stored any more.
+  [[nodiscard]] std::uint64_t clears() const { return core_.retry->clears(); }
   [[nodiscard]] std::string stats_json() const;
   [[nodiscard]] std::string metrics_text() const;
   // Refuses new calls, ends what waits, and waits for what the backend works on. kDeadlineExceeded: some still runs;
@@ -70,6 +73,7 @@ class PageStore {
   void run(const PageSpace& space, std::span<CallPage> pages, const CallTerms& terms);
 
   StoreCore core_;
+  std::unique_ptr<StorageBackend> for_connectors_;
   std::unique_ptr<Ticker> ticker_;  // last: it uses the core
 };
 

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "base/thread_pool.h"
 #include "sim/faulty_backend.h"
 #include "storage/memory/memory_backend.h"
@@ -303,6 +305,34 @@ TEST_P(PageStoreTest, AWriteThatWasAnsweredDoesNotComeAfterAClear) {
   faulty_->release_all();
   EXPECT_TRUE(store_->clear(&*space_, {}).is_ok());
   EXPECT_EQ(get(0, 3), 0u);
+}
+
+TEST_P(PageStoreTest, AClearWaitsForWritesOfConnectors) {
+  const std::vector<Page> pages = make_pages(0, 1, true);
+  const auto write = [&](std::atomic<int>& ended) {
+    WriteRequest request;
+    request.scope = space_->scope();
+    request.groups.push_back({{{space_->number_of(0), key_of(0), pages[0].segments, {}}}});
+    return store_->backend().submit_write(std::move(request), [&ended](const WriteResult&) { ++ended; });
+  };
+  std::atomic<int> ended{0};
+  faulty_->fail_nth(1, sim::StorageFault::kHung);
+  ASSERT_TRUE(write(ended).is_ok());
+  CallTerms terms;
+  terms.timeout = kSoon;
+  EXPECT_EQ(store_->clear(nullptr, terms).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(store_->clears(), 0u);
+  faulty_->release_hung();
+  faulty_->release_all();
+  EXPECT_TRUE(store_->clear(nullptr, {}).is_ok());
+  EXPECT_EQ(ended.load(), 1) << "it waits for the write";
+  EXPECT_EQ(store_->clears(), 1u);
+  EXPECT_EQ(store_->backend().stats().pages, 0u);
+  EXPECT_TRUE(store_->clear(&*space_, {}).is_ok());
+  EXPECT_EQ(store_->clears(), 1u) << "it was one namespace";
+  ASSERT_TRUE(write(ended).is_ok());
+  EXPECT_TRUE(comes_true([&] { return ended == 2; }));
+  EXPECT_EQ(store_->backend().stats().pages, 1u);
 }
 
 TEST_P(PageStoreTest, CloseWaitsAndMayBeRepeated) {

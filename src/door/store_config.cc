@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "config/parse_tree.h"
 #include "storage/option_text.h"
 
@@ -24,12 +26,11 @@ Result<double> number_of(const BackendOptions& options, const std::string& key, 
                          double high) {
   const std::string text = text_option(options, key, "");
   if (text.empty()) return fallback;
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (end != text.c_str() + text.size() || !(value >= low && value <= high)) {
+  const std::optional<double> value = parse_number<double>(text);  // strtod() reads by the engine's locale
+  if (!value || !(*value >= low && *value <= high)) {
     return invalid_argument(fmt::format("option '{}': '{}' is no number from {} to {}", key, text, low, high));
   }
-  return value;
+  return *value;
 }
 
 Status read_own(const BackendOptions& own, StoreConfig& out) {

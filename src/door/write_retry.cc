@@ -247,6 +247,16 @@ void WriteRetry::begin_clear(const StoreScope* scope) {
   for (const std::shared_ptr<Entry>& entry : in_flight_) entry->is_cleared = entry->is_cleared || is_of_it(entry);
 }
 
+void WriteRetry::end_clear() {
+  LockGuard guard(mutex_);
+  ++clears_;
+}
+
+std::uint64_t WriteRetry::clears() const {
+  LockGuard guard(mutex_);
+  return clears_;
+}
+
 void WriteRetry::stop() {
   LockGuard guard(mutex_);
   is_stopped_ = true;

@@ -7,8 +7,9 @@
 // good, cleared, or older than its limit.
 //
 // Clears. A write that was answered ok must not appear after a clear that came later. So every write, those of calls
-// too, begins in an *epoch* here and ends here; a clear begins the next epoch, waits until its namespace's writes of
-// earlier ones have ended, and an offer of an earlier epoch is refused. Other namespaces' writes go on.
+// and of connectors too, begins in an *epoch* here and ends here; a clear begins the next epoch, waits until its
+// namespace's writes of earlier ones have ended, and an offer of an earlier epoch is refused. Other namespaces' writes
+// go on. All of this is of one process: others that share the store have epochs of their own.
 //
 // Threads: all methods from any thread. Lifetime: shared with the completions of its operations; stop() before the
 // backend ends. Limits: bytes and age, both options; an offer that is being copied does not count yet. Cost of an
@@ -88,6 +89,10 @@ class WriteRetry : public std::enable_shared_from_this<WriteRetry> {
   // Until every write of the namespace (null: of all) that began before its clear has ended, or `limit` is over (real
   // time); true if they have.
   [[nodiscard]] bool wait_for_earlier(const StoreScope* scope, Nanos limit) LARDER_EXCLUDES(mutex_);
+  // A clear of all has ended, whatever came of it.
+  void end_clear() LARDER_EXCLUDES(mutex_);
+  // How many have: who remembers what the store has asks before that counts.
+  [[nodiscard]] std::uint64_t clears() const LARDER_EXCLUDES(mutex_);
   // Nothing is submitted any more; what waits is dropped.
   void stop() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] RetryStats stats() const LARDER_EXCLUDES(mutex_);
@@ -130,7 +135,7 @@ class WriteRetry : public std::enable_shared_from_this<WriteRetry> {
 
   mutable RankedMutex mutex_{LockRank::kController};
   Entries waiting_ LARDER_GUARDED_BY(mutex_), in_flight_ LARDER_GUARDED_BY(mutex_);  // oldest first
-  std::uint64_t epoch_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t epoch_ LARDER_GUARDED_BY(mutex_) = 0, clears_ LARDER_GUARDED_BY(mutex_) = 0;
   // Where the last clear began, by namespace; of all of them, and of those that are not in the map any more.
   std::map<Digest256, std::uint64_t> cleared_ LARDER_GUARDED_BY(mutex_);
   std::uint64_t all_cleared_ LARDER_GUARDED_BY(mutex_) = 0;

@@ -55,7 +55,8 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
       prefetched_(m.counter("sglang:prefetched_tokens_total", "Tokens read from storage to the host", labels_)),
       backed_up_(m.counter("sglang:backuped_tokens_total", "Tokens written from the host to storage", labels_)),
       loaded_back_(m.counter("sglang:load_back_tokens_total", "Tokens copied from the host to the device", labels_)),
-      evicted_(m.counter("larder_host_evicted_pages_total", "KV pages that left the host", labels_)),
+      evicted_(m.counter("larder_host_evicted_pages_total", "KV pages that left the host to make room", labels_)),
+      flushed_(m.counter("larder_host_flushed_pages_total", "KV pages that a flush dropped from the host", labels_)),
       late_(m.counter("larder_prefetch_late_total", "Requests that stopped waiting for storage", labels_)),
       partial_(
           m.counter("larder_prefetch_partial_total", "Prefetches of which less arrived than storage had", labels_)),
@@ -100,7 +101,9 @@ void RequestMetrics::started(const CachedTokens& cached, double queue_seconds) {
   cached_total_.increment(cached.cached());
   Labels why = with("reason", stop_reason_name(cached.reason));
   why.emplace_back("component", cached.reason == StopReason::kNone ? "none" : component_name(cached.component));
-  metrics_.counter("larder_lookups_total", "Lookups by why they hit no more (none: all that may be reused)", why)
+  metrics_
+      .counter("larder_lookups_total",
+               "Lookups by the component that ended the hit (none: the cached path ends, or the prompt)", why)
       .increment();
   const Labels miss = with("reason", miss_reason_name(cached.miss.reason));
   metrics_.counter("larder_misses_total", "Requests by why they reused no more (none: all that may be reused)", miss)
@@ -141,6 +144,7 @@ void RequestMetrics::publish_cache(const SchedulerStats& stats, std::uint32_t pa
   backed_up_.follow(c.stored * page_size);
   loaded_back_.follow(c.loaded_back * page_size);
   evicted_.follow(c.host_evicted);
+  flushed_.follow(c.host_flushed);
   metrics_.gauge("larder_host_pages", "KV pages on the host", labels_).set(static_cast<double>(c.host_resident));
   late_.follow(c.prefetch_late);
   partial_.follow(c.prefetch_partial);
@@ -186,14 +190,18 @@ void RequestMetrics::publish_storage(const SchedulerStats& stats) {
   set("larder_storage_suspended_volumes", "Directories that take no writes after errors", now.suspended_volumes);
 }
 
+void RequestMetrics::set_tier_bytes(const TierUsage& usage) {
+  Labels labels = with("tier", usage.tier);
+  labels.emplace_back("component", usage.component.empty() ? "all" : usage.component);
+  metrics_.gauge("larder_tier_used_bytes", "Bytes in use, by tier and component", labels)
+      .set(static_cast<double>(usage.bytes));
+  metrics_.gauge("larder_tier_capacity_bytes", "Bytes there are (host: shared by its components)", labels)
+      .set(static_cast<double>(usage.capacity_bytes));
+}
+
 void RequestMetrics::publish_tiers(const SchedulerStats& stats, std::uint32_t page_size) {
   for (const TierUsage& usage : stats.tiers) {
-    Labels labels = with("tier", usage.tier);
-    labels.emplace_back("component", usage.component.empty() ? "all" : usage.component);
-    metrics_.gauge("larder_tier_used_bytes", "Bytes in use, by tier and component", labels)
-        .set(static_cast<double>(usage.bytes));
-    metrics_.gauge("larder_tier_capacity_bytes", "Bytes there are (host: shared by its components)", labels)
-        .set(static_cast<double>(usage.capacity_bytes));
+    set_tier_bytes(usage);
     if (usage.component != "full") continue;
     const auto used = static_cast<double>(usage.slots * page_size);
     const auto total = static_cast<double>(usage.capacity * page_size);
@@ -205,6 +213,7 @@ void RequestMetrics::publish_tiers(const SchedulerStats& stats, std::uint32_t pa
       host_total_.set(total);
     }
   }
+  if (shows_storage_ && !stats.storage) set_tier_bytes({"storage", {}});  // as publish_storage()
 }
 
 }  // namespace larder

@@ -50,6 +50,7 @@ class RequestMetrics {
   void publish_cache(const SchedulerStats& stats, std::uint32_t page_size);
   void publish_storage(const SchedulerStats& stats);
   void publish_tiers(const SchedulerStats& stats, std::uint32_t page_size);
+  void set_tier_bytes(const TierUsage& usage);
 
   MetricsRegistry& metrics_;
   const Labels labels_;
@@ -59,7 +60,7 @@ class RequestMetrics {
   Counter* cached_storage_ = nullptr;  // of the backend attached now or last; null: there was none
   Histogram &ttft_, &inter_token_, &end_to_end_, &queue_time_;
   Gauge &running_, &queued_, &used_tokens_, &token_usage_, &hit_rate_, &host_used_, &host_total_;
-  Follower prefetched_, backed_up_, loaded_back_, evicted_;
+  Follower prefetched_, backed_up_, loaded_back_, evicted_, flushed_;
   Follower late_, partial_, refused_, shared_, corrupt_, stored_, store_failed_, store_declined_, store_waits_,
       floors_broken_;
   Follower retracted_, lost_, internal_errors_;

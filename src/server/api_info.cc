@@ -25,6 +25,7 @@ Json counters_json(const CacheCounters& c) {
   return {{"backed_up_pages", c.backed_up},
           {"host_resident_pages", c.host_resident},
           {"host_evicted_pages", c.host_evicted},
+          {"host_flushed_pages", c.host_flushed},
           {"host_lost_pages", c.host_lost},
           {"prefetched_pages", c.prefetched},
           {"loaded_back_pages", c.loaded_back},
@@ -232,9 +233,8 @@ std::string explain_sentence(const Explanation& e, std::uint32_t page_size) {
                                 e.prompt_tokens, device * page_size);
   out += fmt::format(", {} more from the host, {} more from storage.", (host - device) * page_size,
                      (storage - host) * page_size);
-  const std::string& reason = storage > host || !e.storage_reason.empty() ? e.storage_reason
-                              : host > device || !e.host_reason.empty()   ? e.host_reason
-                                                                          : e.device_reason;
+  std::string reason = e.has_storage_answer ? e.storage_reason : e.host_reason;
+  if (!e.has_storage_answer && !e.storage_reason.empty()) reason += "; " + e.storage_reason;
   if (!reason.empty() && storage < e.prompt_pages) out += " It ends there because " + reason;
   if (!out.ends_with('.')) out += '.';
   return out;

@@ -35,5 +35,27 @@ TEST(ServerInfo, ShowsOptionsButNoSecrets) {
   EXPECT_EQ(server_info_json({}, ModelSpec{}, {})["hicache_storage_backend_extra_config"], "");
 }
 
+TEST(Explain, TheReasonIsOfTheLastTierThatWasAsked) {
+  Explanation e;
+  e.prompt_tokens = 330;
+  e.prompt_pages = 20;
+  e.device_restore_pages = e.host_restore_pages = e.storage_restore_pages = 15;
+  e.device_reason = "the cached path ends at token 240 on the device";
+  e.host_reason = "the cached path ends at token 240 on device or host";
+  e.storage_reason = "no storage backend is attached";
+  const std::string start =
+      "240 of 330 prompt tokens can be reused: 240 from the device, 0 more from the host, 0 more from storage.";
+  EXPECT_EQ(explain_sentence(e, 16), start + " It ends there because the cached path ends at token 240 on device or " +
+                                         "host; no storage backend is attached.");
+  e.storage_reason = "storage did not answer: unavailable: gone.";
+  EXPECT_TRUE(explain_sentence(e, 16).ends_with(" on device or host; storage did not answer: unavailable: gone."));
+  e.has_storage_answer = true;
+  e.storage_reason = "attention pages beyond token 240 are not in any tier";
+  EXPECT_EQ(explain_sentence(e, 16),
+            start + " It ends there because attention pages beyond token 240 are not in any tier.");
+  e.prompt_pages = 15;
+  EXPECT_EQ(explain_sentence(e, 16), start);
+}
+
 }  // namespace
 }  // namespace larder

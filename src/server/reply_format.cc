@@ -264,7 +264,7 @@ nlohmann::ordered_json miss_json(const Miss& miss) {
   nlohmann::ordered_json out = {{"reason", miss_reason_name(miss.reason)},
                                 {"at_token", miss.at_token},
                                 {"component", component_name(miss.component)}};
-  if (miss.reason == MissReason::kEvicted || miss.reason == MissReason::kStorageDeclined) {
+  if (miss.is_loss()) {
     out["tier"] = lost_from_name(miss.tier);
     if (miss.ago) out["seconds_ago"] = std::chrono::duration<double>(*miss.ago).count();
     if (miss.by.v != 0) out["for_request"] = miss.by.v;

@@ -189,6 +189,7 @@ struct Space {
   Id root = kNoNode;         // kNoNode: closed, its number waits to be used again
   std::uint64_t claims = 0;  // locks on its nodes, of each component and tier, and nodes that are covered
   TenantId tenant{};         // whose it is (tenant_book.h)
+  bool is_retired = false;   // TreeSpaces::retire()
 };
 
 // The node after `id` among those of its namespace, parents before children, without a stack. kNoNode: it is the last.

@@ -2,6 +2,8 @@
 #include "tree/residency.h"
 
 #include <cassert>
+#include <utility>
+#include <vector>
 
 #include "base/defect.h"
 
@@ -65,7 +67,7 @@ void Residency::add_published(Id id, ComponentKind c, Tier t, bool tells) {
 }
 
 void Residency::tell_came(Id id, ComponentKind c, Tier t) {
-  if (page_observer_ == nullptr || (t == Tier::kHost && defect(Defect::kHostNotTold))) return;
+  if (!is_told(id) || (t == Tier::kHost && defect(Defect::kHostNotTold))) return;
   page_observer_->came(page_change(id, c, t));
 }
 
@@ -116,7 +118,7 @@ void Residency::drop(Id id, ComponentKind c, Tier t, bool goes_with_tier) {
       state_.stats.lost(keys_.hash_at_end(id), n.kind, n.uses, state_.tick - state_.since_use(n));
     }
     if (observer_ != nullptr && is_last) tell_lost(id, c, t);
-    if (page_observer_ != nullptr) page_observer_->went(page_change(id, c, t));
+    if (is_told(id)) page_observer_->went(page_change(id, c, t));
   }
   if (t == Tier::kDevice) n.left_host = clear_bits(n.left_host, bit_of(c, Tier::kHost));
   if (is_judging_ && n.has(bit_of(c, Tier::kDevice))) n.left_host |= bit;
@@ -170,13 +172,33 @@ PageChange Residency::page_change(Id id, ComponentKind c, Tier t) {
 
 void Residency::tell_pages(PageObserver& to) {
   for (const Space& space : state_.spaces) {
-    if (space.root == kNoNode) continue;
+    if (space.root == kNoNode || space.is_retired) continue;
     for (Id id = next_in_space(state_.nodes, space.root); id != kNoNode; id = next_in_space(state_.nodes, id)) {
       for (const ComponentKind c : kAllComponents) {
         for (const Tier t : kAllTiers) {
           if (node(id).has(bit_of(c, t))) to.came(page_change(id, c, t));
         }
       }
+    }
+  }
+}
+
+void Residency::retire(Space& space) {
+  std::vector<Id> found;
+  for (Id id = next_in_space(state_.nodes, space.root); id != kNoNode; id = next_in_space(state_.nodes, id))
+    found.push_back(id);
+  for (auto at = found.rbegin(); at != found.rend(); ++at) tell_retired(*at);  // children before parents
+  space.is_retired = true;
+  for (const Id id : found) state_.backlog.went(id);
+}
+
+void Residency::tell_retired(Id id) {
+  for (const ComponentKind c : {ComponentKind::kMamba, ComponentKind::kSwa, ComponentKind::kFull}) {
+    bool is_lost = false;
+    for (const Tier t : kAllTiers) {
+      if (!node(id).has(bit_of(c, t))) continue;
+      if (observer_ != nullptr && !std::exchange(is_lost, true)) tell_lost(id, c, t);
+      if (page_observer_ != nullptr) page_observer_->went(page_change(id, c, t));
     }
   }
 }

@@ -34,6 +34,8 @@ class Residency : private TreeRoom {
   void drop_tier(Id id, Tier t);
   void tell_came(Id id, ComponentKind c, Tier t);
   void tell_pages(PageObserver& to);
+  // As TreeSpaces::retire(), which has forgotten its seed.
+  void retire(Space& space);
   void set_slots(Id id, ComponentKind c, Tier t, SlotRun run);
   void give_back(ComponentKind c, Tier t, std::span<const std::uint32_t> slots);
   // Gives back those of `given` that are not the tree's own already (a caller that hands in a slot twice must not make
@@ -58,6 +60,11 @@ class Residency : private TreeRoom {
 
  private:
   void tell_lost(Id id, ComponentKind c, Tier t);
+  void tell_retired(Id id);
+  // Whether somebody is to be told of its pages.
+  [[nodiscard]] bool is_told(Id id) const {
+    return page_observer_ != nullptr && !state_.spaces[node(id).space].is_retired;
+  }
   [[nodiscard]] PageChange page_change(Id id, ComponentKind c, Tier t);
   // Empties a run of the node. If that leaves its array sparse, the ancestors that share it move to a smaller one.
   void release_slots(Id id, ComponentKind c, Tier t);

@@ -46,6 +46,7 @@ std::vector<NodeId> TreeBacklog::unstored(std::uint32_t epoch, std::size_t limit
     return found;
   }
   for (const Space& space : spaces_) {
+    if (space.is_retired) continue;
     for (Id id = space.root; id != kNoNode && found.size() < limit; id = next_in_space(nodes_, id)) {
       if (is_unstored(nodes_.at(id), epoch)) found.emplace_back(id);
     }
@@ -136,7 +137,7 @@ void TreeBacklog::merge(Id upper) {
 // ---- the lists
 
 Backlog TreeBacklog::belongs(const Node& n) const {
-  if (!is_unstored(n, epoch_) || n.is_storing) return Backlog::kOut;
+  if (!is_unstored(n, epoch_) || n.is_storing || spaces_[n.space].is_retired) return Backlog::kOut;
   return n.rests ? Backlog::kResting : Backlog::kWaiting;
 }
 

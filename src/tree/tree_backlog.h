@@ -50,8 +50,8 @@ class TreeBacklog {
   // it is epoch 0.
   void track(std::uint32_t epoch);
   // Nodes published on the host, neither stored nor declined under `epoch`, parents before children, at most `limit`;
-  // under the epoch that is tracked, without those that are being given or rest. O(limit) under the epoch that is
-  // tracked, or else O(tree). after: begins behind that node, if it is one of them.
+  // none of a retired namespace; under the epoch that is tracked, without those that are being given or rest. O(limit)
+  // under the epoch that is tracked, or else O(tree). after: begins behind that node, if it is one of them.
   [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit, NodeId after = {}) const;
 
   // Storage has everything that the node has on the host now. Forgotten when a component is published there that was

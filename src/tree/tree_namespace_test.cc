@@ -83,6 +83,56 @@ TEST(TreeNamespace, FlushOfOneLeavesTheOthers) {
   EXPECT_EQ(f.device_pages(iota_tokens(8)), 4u);
 }
 
+// What an observer of pages has been told of.
+class Told final : public PageObserver {
+ public:
+  void came(const PageChange& change) override { pages += change.keys.size(); }
+  void went(const PageChange& change) override { pages -= change.keys.size(); }
+  std::size_t pages = 0;
+};
+
+TEST(TreeNamespace, RetiredOneIsOnlyThereForWhoHoldsIt) {
+  Fixture f(config_of(2, 4, true));
+  Told told;
+  f.tree.observers().set_pages(&told);
+  f.tree.backlog().track(1);
+  const NamespaceId old = f.space = f.tree.spaces().open(seed_of(1), {}, PathHash());
+  const Tokens tokens = iota_tokens(8);
+  const NodeId node = f.insert(tokens, {.checkpoints = {4}}).node;
+  ASSERT_TRUE(f.tree.attach_host(OpId(1), node, kFull, f.ledger.host(kFull, 4)).is_ok());
+  (void)f.tree.finish_op(OpId(1), true);
+  EXPECT_EQ(f.tree.backlog().unstored(1, 100).size(), 1u);
+  EXPECT_GT(told.pages, 8u);
+  LockHandle lock = f.lock(node);
+  f.tree.spaces().retire(old);
+  EXPECT_TRUE(f.tree.spaces().is_retired(old));
+  EXPECT_EQ(told.pages, 0u);
+  EXPECT_TRUE(f.tree.backlog().unstored(1, 100).empty());
+  EXPECT_TRUE(f.tree.backlog().unstored(2, 100).empty()) << "also of a storage that is not tracked";
+  EXPECT_EQ(f.tree.spaces().retired_pages(kFull, Tier::kHost), 4u);
+  EXPECT_EQ(f.tree.spaces().retired_pages(kMamba, Tier::kDevice), 1u);
+  EXPECT_EQ(f.tree.match(old, tokens).walked.pages, 4u);
+  f.check();
+
+  f.space = f.tree.spaces().open(seed_of(1), {}, PathHash());
+  EXPECT_NE(f.space, old);
+  EXPECT_EQ(f.tree.match(f.space, tokens).walked.pages, 0u);
+  (void)f.insert(tokens);
+  const std::size_t fresh = told.pages;
+  EXPECT_GT(fresh, 0u);
+  f.tree.backlog().track(2);
+  EXPECT_TRUE(f.tree.backlog().unstored(2, 100).empty());
+  EXPECT_NE(f.tree.spaces().flush(old), 0u) << "it is locked";
+  f.tree.unlock(lock);
+  EXPECT_EQ(f.tree.spaces().flush(old), 0u);
+  EXPECT_EQ(told.pages, fresh) << "they went when it was retired";
+  EXPECT_TRUE(f.tree.spaces().close(old).is_ok());
+  EXPECT_EQ(f.tree.spaces().open(seed_of(1), {}, PathHash()), f.space);
+  EXPECT_EQ(f.tree.spaces().retired_pages(kFull, Tier::kHost), 0u);
+  f.check();
+  f.tree.observers().set_pages(nullptr);
+}
+
 TEST(TreeNamespace, UnseededOneComesBackEmpty) {
   Fixture f(config_of(2));
   const NamespaceId first = f.space;

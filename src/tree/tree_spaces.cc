@@ -7,6 +7,16 @@ namespace larder {
 
 using namespace tree;  // NOLINT: internal names of this folder
 
+namespace {
+void forget_seed(TreeState& tree, const Space& space) {
+  if (space.seed) {
+    tree.space_of_seed.erase(*space.seed);
+  } else {
+    tree.unseeded_space.reset();
+  }
+}
+}  // namespace
+
 NamespaceId TreeSpaces::open(const std::optional<PageKey>& seed, TenantId tenant, PathHash path) {
   TreeState& tree = rooms_.state;
   const auto next =
@@ -36,15 +46,18 @@ Status TreeSpaces::close(NamespaceId space) {
   const Node& node = tree.node(root);
   if (node.first_child != kNoNode || node.is_covered()) return conflict("the namespace is in use");
   Space& closed = tree.spaces[space.v];
-  if (closed.seed) {
-    tree.space_of_seed.erase(*closed.seed);
-  } else {
-    tree.unseeded_space.reset();
-  }
+  if (!closed.is_retired) forget_seed(tree, closed);
   tree.nodes.release(root);
   closed = Space{};
   tree.closed_spaces.push_back(static_cast<std::uint32_t>(space.v));
   return Status::ok();
+}
+
+void TreeSpaces::retire(NamespaceId space) {
+  if (rooms_.state.root_of(space) == kNoNode || is_retired(space)) return;
+  Space& retired = rooms_.state.spaces[space.v];
+  forget_seed(rooms_.state, retired);
+  rooms_.residency.retire(retired);
 }
 
 bool TreeSpaces::is_claimed(NamespaceId space) const {
@@ -55,6 +68,21 @@ std::uint64_t TreeSpaces::flush(NamespaceId space) { return rooms_.eviction.flus
 NodeId TreeSpaces::root(NamespaceId space) const { return NodeId(rooms_.state.root_of(space)); }
 TenantId TreeSpaces::tenant_of(NamespaceId space) const {
   return space.v < rooms_.state.spaces.size() ? rooms_.state.spaces[space.v].tenant : TenantId{};
+}
+bool TreeSpaces::is_retired(NamespaceId space) const {
+  return space.v < rooms_.state.spaces.size() && rooms_.state.spaces[space.v].is_retired;
+}
+
+std::uint64_t TreeSpaces::retired_pages(ComponentKind c, Tier t) const {
+  std::uint64_t pages = 0;
+  for (const Space& space : rooms_.state.spaces) {
+    if (!space.is_retired) continue;
+    for (Id id = space.root; id != kNoNode; id = next_in_space(rooms_.state.nodes, id)) {
+      const Node& node = rooms_.state.nodes.at(id);
+      if (node.has(bit_of(c, t))) pages += node.units(c);
+    }
+  }
+  return pages;
 }
 
 }  // namespace larder

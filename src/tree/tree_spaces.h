@@ -13,6 +13,8 @@
 #include "base/strong.h"
 #include "key/page_key.h"
 #include "key/path_hash.h"
+#include "model/pool_spec.h"
+#include "pool/tier.h"
 #include "tree/tenant_book.h"
 
 namespace larder {
@@ -34,6 +36,9 @@ class TreeSpaces {
   // Forgets a namespace without nodes; its id may name another one later. The caller holds no LockHandle, position or
   // NodeId of it any more, not even of its root. kNotFound: no such namespace; kConflict: it has nodes.
   [[nodiscard]] Status close(NamespaceId space);
+  // From here on its seed opens another one. What it has stays as long as somebody holds it, and goes on being a tree:
+  // but page observers are told that it went, and the backlog has none of it. O(nodes and pages of it).
+  void retire(NamespaceId space);
   // Drops everything of it that is neither locked nor covered, nor needed by what is. Returns the nodes that are left,
   // without the root. O(nodes and pages of it).
   std::uint64_t flush(NamespaceId space);
@@ -42,6 +47,9 @@ class TreeSpaces {
   // A lock is held in it, or data of it (its root included) is covered or pending.
   [[nodiscard]] bool is_claimed(NamespaceId space) const;
   [[nodiscard]] TenantId tenant_of(NamespaceId space) const;  // 0 of one that is not open
+  [[nodiscard]] bool is_retired(NamespaceId space) const;
+  // Published ones (or states) of all that are retired. O(their nodes).
+  [[nodiscard]] std::uint64_t retired_pages(ComponentKind c, Tier t) const;
 
  private:
   tree::TreeRooms& rooms_;

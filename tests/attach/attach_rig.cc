@@ -173,7 +173,7 @@ Status Stage::check_empty() {
   if (stats.running + stats.queued > 0) return internal_error("requests are under way");
   const CacheCounters& c = stats.cache;
   if (c.internal_errors > 0) return internal_error("the cache counts internal errors");
-  if (c.backed_up + c.prefetched != c.host_resident + c.host_evicted + c.host_lost) {
+  if (c.backed_up + c.prefetched != c.host_resident + c.host_evicted + c.host_flushed + c.host_lost) {
     return internal_error("host pages are not conserved");
   }
   // A moment may pass until the slots of a detached backend's operations are back, and until a backend, whose callback

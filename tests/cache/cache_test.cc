@@ -107,6 +107,23 @@ TEST_P(CacheShapes, BackupOfWhatWasCachedBeforeAttach) {
   EXPECT_EQ(h.failure, "");
 }
 
+TEST_P(CacheShapes, WhatItHadIsFreeAfterItsEnd) {
+  Harness h(options());
+  (void)h.run(prompt_of(60), 4);
+  Harness::Job job = h.begin(prompt_of(40), 4);
+  for (int tries = 0; tries < 100 && job.computed < 20; ++tries) {
+    if (!h.advance(job, 16)) (void)h.run_background(10);
+  }
+  ASSERT_GE(job.computed, 20u) << h.refusal;
+  h.settle();
+  h.cache.reset();
+  for (const ComponentKind c : kAllComponents) {
+    if (!h.model.has(c)) continue;
+    EXPECT_EQ(h.device->slots(c).counts().live, 0u) << component_name(c);
+    EXPECT_EQ(h.host->counts(c).live, 0u) << component_name(c);
+  }
+}
+
 TEST_P(CacheShapes, WriteBackDemotesOnEviction) {
   HarnessOptions o = options();
   o.config.write_policy = WritePolicy::kWriteBack;

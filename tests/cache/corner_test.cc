@@ -281,6 +281,7 @@ TEST(CacheCorner, ExplanationsEndWithTheirStorage) {
   EXPECT_EQ(h.cache->operations_in_flight(), 0u);
   explain();
   EXPECT_EQ(got.back().storage_reason, "no storage backend is attached");
+  EXPECT_FALSE(got.back().has_storage_answer);
   h.backend->script = {};
   ASSERT_TRUE(h.cache->attach_storage(*h.backend).is_ok());
   got.clear();
@@ -289,6 +290,7 @@ TEST(CacheCorner, ExplanationsEndWithTheirStorage) {
   ASSERT_EQ(got.size(), 1u);
   EXPECT_TRUE(got[0].storage_status.is_ok());
   EXPECT_EQ(got[0].storage_restore_pages, 8u) << got[0].storage_reason;
+  EXPECT_TRUE(got[0].has_storage_answer);
   EXPECT_EQ(h.backend->release(), 16u);
   h.settle();
   EXPECT_EQ(got.size(), 1u) << "each is told once";

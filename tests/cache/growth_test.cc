@@ -178,6 +178,31 @@ TEST(CacheGrowth, RetractInEveryPhase) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// Its pages would be found under the tokens of the first answer.
+TEST(CacheGrowth, AnAnswerThatBeginsAnewIsAnotherRequest) {
+  Harness h(small_device(Shape::kFull, 60));
+  Harness::Job job = h.begin(prompt_of(30), 60);
+  ASSERT_TRUE(grow_to(h, job, 70));
+  h.retract(job);
+  h.settle();
+  (void)h.cache->flush();
+  ASSERT_TRUE(h.advance(job, 16));
+  ASSERT_EQ(job.resumed, 0u);
+  const Result<StepGrant> step = h.cache->prepare_step(job.id, 50);
+  ASSERT_TRUE(step.is_ok());
+  for (const std::uint64_t at : {29u, 30u, 49u}) {
+    std::vector<TokenId> other(job.tokens.begin(), job.tokens.begin() + 50);
+    other[at] ^= 1;
+    const Status refused = h.cache->complete_step(step->token, other);
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(refused.message().find("token " + std::to_string(at)), std::string::npos) << refused.message();
+  }
+  EXPECT_TRUE(h.cache->complete_step(step->token, std::span<const TokenId>(job.tokens).first(50)).is_ok());
+  h.cache->abort(job.id);
+  h.settle();
+  EXPECT_EQ(h.check_clean(), "");
+}
+
 // It does not come back to the pages that it has just left to others.
 TEST(CacheGrowth, WhoWasRetractedWaitsForRoomForItselfAndAPageForEachOther) {
   Harness h(small_device(Shape::kFull, 40));

@@ -88,6 +88,8 @@ TEST(LowerTiersTest, AFlushDropsBothTiersAndKeepsWhatIsHeld) {
   EXPECT_TRUE(rig.on_device(b));
   rig.tiers->tree().unlock(lock);
   EXPECT_EQ(rig.tiers->flush(), 1u);
+  EXPECT_EQ(rig.tiers->counters().host_flushed, 2u);
+  EXPECT_EQ(rig.tiers->counters().host_evicted, 0u) << "nobody needed room";
 }
 
 TEST(LowerTiersTest, HostSlotsThatNobodyOwnsBreakTheBooks) {

@@ -119,10 +119,31 @@ TEST(Miss, AFlushIsNobodysRoom) {
   Harness h(miss_options(Shape::kFull, false));
   (void)h.run(prompt_of(60), 4);
   h.settle();
+  const std::uint64_t on_host = h.cache->counters().host_resident;
   (void)h.cache->flush();
+  EXPECT_GT(on_host, 0u);
+  EXPECT_EQ(h.cache->counters().host_flushed, on_host);
+  EXPECT_EQ(h.cache->counters().host_evicted, 0u);
+  EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
+  h.clock.advance(seconds(3));
   const CachedTokens again = h.run(prompt_of(60), 4);
-  ASSERT_EQ(name_of(again), "evicted");
+  ASSERT_EQ(name_of(again), "flushed");
   EXPECT_EQ(again.miss.by, RequestId{});
+  EXPECT_EQ(again.miss.tier, LostFrom::kHost);
+  EXPECT_TRUE(miss_sentence(again.miss).starts_with("a flush dropped full at token 0 from host: 3."))
+      << miss_sentence(again.miss);
+}
+
+// What makes room after a flush is an eviction again.
+TEST(Miss, EvictedAfterAFlush) {
+  HarnessOptions o = miss_options(Shape::kFull, false);
+  o.host_slots = 0;
+  Harness h(o);
+  (void)h.cache->flush();
+  (void)h.run(prompt_of(60), 4);
+  (void)h.run(prompt_of(120, 10), 4);
+  EXPECT_EQ(name_of(h.run(prompt_of(60), 4)), "evicted");
+  EXPECT_EQ(h.cache->counters().host_flushed, 0u);
 }
 
 // A state is kept at the end of a prompt, and nowhere before: who parts there finds KV that it cannot use.

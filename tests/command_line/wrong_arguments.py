@@ -111,6 +111,8 @@ CASES = [
     (2, "bench storage --exists-pages -1", ["larder bench storage: --exists-pages: '-1' is not"]),
     (2, "bench metadata --stored 512,-1", ["larder bench metadata: --stored: '-1' is not"]),
     (2, "bench metadata --http --keys 1,x", ["larder bench metadata --http: --keys: 'x' is not"]),
+    (2, "store ls @ --pool kW", ["--pool: 'kW' is none of kv, mamba", "pool_32 ... pool_63"]),
+    (3, "store ls @ --pool pool_35", ["@: no file store is there"]),
     (2, "store ls @ --limit -1", ["larder store ls: --limit: '-1' is not"]),
     (2, "store forget @ --volume x", ["--volume: 'x' is not"]),
     # Numbers out of their range.
@@ -219,6 +221,8 @@ CASES = [
     (1, "stat --url http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1"]),
     (3, "store ls @", ["@: no file store is there"]),
     (3, "store fsck @/no --repair", ["@/no: No such file"]),
+    (2, "store export @/others/x @/others", ["@/others/x is in the store's own directory @/others,", "elsewhere"]),
+    (2, "store export @/no/../others/./x.arc @/limits.json @/others/", ["is in the store's own directory @/others,"]),
     (3, "conformance --backend plugin --extra library=@/no.so", ["@/no.so: cannot open shared object file"]),
 ]
 

@@ -140,6 +140,157 @@ TEST(ConnectorStorage, AStorageThatWasClearedIsFilledAgain) {
   EXPECT_EQ(rig.hit(tokens), 6u);
 }
 
+// What the host has of it, without asking storage.
+LookupResult on_the_host(Rig& rig, const Tokens& tokens) {
+  const LookupId id = rig.connector->lookup({.tokens = tokens, .asks_storage = false}).value();
+  const LookupResult found = rig.connector->points(id).value();
+  rig.connector->release(id);
+  return found;
+}
+
+void expect_no_slots(Rig& rig) {
+  rig.settle();
+  (void)rig.connector->flush();
+  (void)rig.connector->poll(Nanos{0});
+  EXPECT_TRUE(rig.connector->check_invariants().is_ok()) << rig.connector->check_invariants().to_string();
+  for (const ComponentKind c : kAllComponents) EXPECT_EQ(rig.host->counts(c).live, 0u);
+  EXPECT_EQ(rig.connector->counters().host_resident, 0u);
+}
+
+// A save of pages [0, 6) that has ended, with what the next poll does of it.
+void save_and_poll(Rig& rig, const Tokens& tokens) {
+  EngineMemory memory(rig.model, rig.options.layout);
+  const std::vector<std::uint64_t> states = {6};
+  memory.compute(tokens, {0, 6, 6, states});
+  SaveRequest save;
+  save.tokens = tokens;
+  save.to = 6;
+  save.states = states;
+  save.places = memory.places();
+  const TransferId id = rig.connector->save(save).value();
+  (void)rig.copies->run_all();
+  (void)rig.connector->poll(Nanos{0});
+  EXPECT_EQ(rig.connector->save_result(id)->kept, 6u);
+}
+
+TEST(ConnectorFlush, TakesWhatIsBeingWritten) {
+  Storage storage(1, {.is_holding = true});
+  Rig rig("full_mamba", eager());
+  rig.attach(storage);
+  const Tokens tokens = rig.prompt(1, 6);
+  save_and_poll(rig, tokens);
+  EXPECT_GT(storage.backend->held(), 0u);
+  EXPECT_EQ(rig.connector->flush(), 6u);
+  const LookupResult none = on_the_host(rig, tokens);
+  EXPECT_TRUE(none.points.empty());
+  EXPECT_EQ(miss_reason_name(none.miss.reason), "flushed");
+  EXPECT_EQ(rig.connector->flush(), 0u) << "there is nothing to be found any more";
+  // The same prompt, computed anew while the old write goes on.
+  save_and_poll(rig, tokens);
+  EXPECT_EQ(last_of(on_the_host(rig, tokens)), 6u);
+  EXPECT_EQ(rig.connector->counters().host_resident, 12u);
+  rig.settle();
+  EXPECT_EQ(last_of(on_the_host(rig, tokens)), 6u);
+  EXPECT_EQ(rig.connector->counters().host_resident, 6u);
+  EXPECT_EQ(rig.connector->counters().host_flushed, 6u);
+  expect_no_slots(rig);
+}
+
+TEST(ConnectorFlush, AWriteThatFailedIsNotTriedAgain) {
+  Storage storage(1, {.is_holding = true});
+  Rig rig("full_mamba", eager());
+  rig.attach(storage);
+  const Tokens tokens = rig.prompt(1, 6);
+  storage.backend->fail_nth(1, sim::StorageFault::kFailed);
+  save_and_poll(rig, tokens);
+  (void)rig.connector->flush();
+  rig.settle();
+  EXPECT_EQ(rig.connector->counters().stored, 0u);
+  EXPECT_EQ(storage.backend->stats().pages, 0u);
+  expect_no_slots(rig);
+}
+
+TEST(ConnectorFlush, TakesWhatIsBeingFetched) {
+  Storage storage(1, {.is_holding = true});
+  Rig rig("full_mamba", eager());
+  rig.attach(storage);
+  const Tokens tokens = rig.prompt(1, 6);
+  (void)rig.save_all(tokens, 6);
+  EXPECT_EQ(rig.connector->flush(), 6u);
+  const LookupId waits = rig.connector->lookup({.tokens = tokens}).value();
+  const LookupId released = rig.connector->lookup({.tokens = tokens}).value();
+  (void)rig.connector->poll(Nanos{0});
+  (void)storage.run();
+  (void)rig.connector->poll(Nanos{0});
+  EXPECT_GT(storage.backend->held(), 0u) << "it is being read";
+  rig.connector->release(released);
+  EXPECT_EQ(rig.connector->flush(), 0u);
+  EXPECT_TRUE(rig.connector->points(waits).value().points.empty()) << "it waits no more";
+  rig.connector->release(waits);
+  rig.settle();
+  EXPECT_TRUE(on_the_host(rig, tokens).points.empty());
+  EXPECT_EQ(rig.connector->counters().host_resident, 0u);
+  EXPECT_EQ(rig.hit(tokens), 6u) << "storage is left as it is";
+  expect_no_slots(rig);
+}
+
+TEST(ConnectorFlush, TakesWhatIsBeingSaved) {
+  Rig rig("full_mamba", eager());
+  const Tokens tokens = rig.prompt(1, 6);
+  EngineMemory memory(rig.model, rig.options.layout);
+  const std::vector<std::uint64_t> states = {6};
+  memory.compute(tokens, {0, 6, 6, states});
+  SaveRequest save;
+  save.tokens = tokens;
+  save.to = 6;
+  save.states = states;
+  save.places = memory.places();
+  ASSERT_TRUE(rig.connector->save(save).is_ok());
+  EXPECT_EQ(rig.connector->flush(), 0u);
+  rig.settle();
+  EXPECT_TRUE(on_the_host(rig, tokens).points.empty());
+  EXPECT_EQ(rig.connector->counters().host_flushed, 6u);
+  expect_no_slots(rig);
+}
+
+TEST(ConnectorFlush, ALeaseKeepsWhatNobodyElseFinds) {
+  Storage storage(1);
+  Rig rig("full_swa_mamba", eager());
+  const Tokens tokens = rig.prompt(1, 6);
+  (void)rig.save_all(tokens, 6);
+  LookupId id;
+  const LookupResult found = rig.look_up(tokens, id);
+  ASSERT_EQ(last_of(found), 6u);
+  EXPECT_EQ(rig.connector->flush(), 6u);
+  rig.attach(storage);
+  EXPECT_EQ(rig.hit(tokens), 0u);
+  EXPECT_EQ(storage.backend->stats().pages, 0u) << "nobody is to find it there";
+  (void)rig.save_all(tokens, 6);
+  EXPECT_EQ(rig.hit(tokens), 6u);
+  EXPECT_EQ(rig.load(id, found.points.back(), tokens), "");
+  EXPECT_EQ(rig.connector->counters().host_resident, 12u);
+  rig.connector->release(id);
+  (void)rig.connector->poll(Nanos{0});
+  EXPECT_EQ(rig.connector->counters().host_resident, 6u);
+  expect_no_slots(rig);
+}
+
+// Names are used again as often as there are flushes, with something that holds each of the old ones.
+TEST(ConnectorFlush, RetiredNamespacesDoNotCount) {
+  RigOptions options = eager();
+  options.config.tiers.max_namespaces = 1;
+  Rig rig("full_mamba", options);
+  const Tokens tokens = rig.prompt(1, 6);
+  std::vector<LookupId> leases(5);
+  for (LookupId& id : leases) {
+    (void)rig.save_all(tokens, 6);
+    ASSERT_EQ(last_of(rig.look_up(tokens, id)), 6u);
+    EXPECT_EQ(rig.connector->flush(), 6u);
+  }
+  for (const LookupId id : leases) rig.connector->release(id);
+  expect_no_slots(rig);
+}
+
 // While storage takes pages, a save that may wait does not push out what it lacks; one that may not, does.
 TEST(ConnectorStorage, ASaveMayWaitForStorage) {
   RigOptions options = eager();

@@ -126,7 +126,7 @@ class Engine {
 };
 
 inline void expect_conservation(const CacheCounters& c) {
-  EXPECT_EQ(c.backed_up + c.prefetched, c.host_resident + c.host_evicted + c.host_lost);
+  EXPECT_EQ(c.backed_up + c.prefetched, c.host_resident + c.host_evicted + c.host_flushed + c.host_lost);
   EXPECT_EQ(c.internal_errors, 0u);
 }
 

@@ -327,7 +327,7 @@ TEST_F(ApiTest, TheAnswerTheLogAndTheOperatorsPageNameOneReasonForAMiss) {
     EXPECT_EQ(answer["reason"], name);
     EXPECT_EQ(page["miss"]["reason"], name);
     EXPECT_EQ(answer["at_token"], 40);
-    const bool is_loss = miss.reason == MissReason::kEvicted || miss.reason == MissReason::kStorageDeclined;
+    const bool is_loss = name == "evicted" || name == "storage_declined" || name == "flushed";
     EXPECT_EQ(page["miss"].value("for_request", 0), is_loss ? 7 : 0);
     EXPECT_EQ(page["miss"].value("seconds_ago", 0.0), is_loss ? 3.0 : 0.0);
     EXPECT_FALSE(answer.contains("for_request")) << "other requests are not a tenant's business";

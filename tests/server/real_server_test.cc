@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <tuple>
 
 #include "base/http_client.h"
@@ -82,6 +83,16 @@ class RealServerTest : public ::testing::Test {
     std::vector<int> ids(tokens);
     for (int& id : ids) id = static_cast<int>(rng.below(512));
     return ids;
+  }
+  // A gauge at /metrics: its first series, or that of tier="storage". -1: there is none.
+  double gauge_of_storage(const std::string& name) const {
+    std::istringstream page(call("GET", "/metrics").body);
+    for (std::string line; std::getline(page, line);) {
+      const bool is_of_others =
+          line.find("tier=") != std::string::npos && line.find("\"storage\"") == std::string::npos;
+      if (line.starts_with(name + "{") && !is_of_others) return std::stod(line.substr(line.rfind(' ') + 1));
+    }
+    return -1;
   }
   static std::uint64_t cached(const Json& reply, const char* tier) {
     return reply["meta_info"]["cached_tokens_details"].value(tier, std::uint64_t{0});
@@ -303,18 +314,18 @@ TEST_F(RealServerTest, ThePublishedAttachAndDetachScript) {
   EXPECT_EQ(in_force(), status) << "what was refused has changed nothing";
 
   EXPECT_EQ(call("POST", "/hicache/storage-backend/clear").body, "Hierarchical cache storage backend cleared.\n");
-  const auto capacity = [&] {
-    const std::string page = call("GET", "/metrics").body, name = "\nlarder_storage_capacity_bytes{";
-    const std::size_t at = page.find(' ', page.find(name));
-    return page.find(name) == std::string::npos ? -1.0 : std::stod(page.substr(at + 1));
-  };
+  const auto capacity = [&] { return gauge_of_storage("larder_storage_capacity_bytes"); };
   EXPECT_GT(capacity(), 0);
+  EXPECT_GT(gauge_of_storage("larder_tier_capacity_bytes"), 0);
   const HttpReply detached = call("DELETE", kRoute);
   EXPECT_EQ(detached.status, 200u);
   EXPECT_EQ(detached.body, "HiCache storage backend detached.\nDetached HiCache storage backend successfully.\n");
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);  // it is published now and then
-  while (capacity() > 0 && std::chrono::steady_clock::now() < end) {}
+  const auto are_there = [&] { return capacity() > 0 || gauge_of_storage("larder_tier_capacity_bytes") > 0; };
+  while (are_there() && std::chrono::steady_clock::now() < end) {}
   EXPECT_EQ(capacity(), 0) << "of what is attached now";
+  EXPECT_EQ(gauge_of_storage("larder_tier_capacity_bytes"), 0);
+  EXPECT_EQ(gauge_of_storage("larder_tier_used_bytes"), 0);
   status = in_force();
   EXPECT_TRUE(status["hicache_storage_backend"].is_null());
   EXPECT_TRUE(status["hicache_storage_backend_extra_config"].is_null());

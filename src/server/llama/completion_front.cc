@@ -37,13 +37,14 @@ void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counte
                     {"pages_saved", tiers.backed_up},
                     {"pages_loaded", tiers.loaded_back},
                     {"pages_resident", tiers.host_resident},
-                    {"pages_evicted", tiers.host_evicted}};
+                    {"pages_evicted", tiers.host_evicted},
+                    {"pages_flushed", tiers.host_flushed}};
   status["storage"] = {{"pages_stored", tiers.stored}, {"pages_fetched", tiers.prefetched}, {"corrupt", tiers.corrupt}};
   status["backend"] = nlohmann::ordered_json::parse(counters.storage_json, nullptr, false);
 }
 
 // Gauges <prefix>_host_bytes, _host_free_bytes, _host_pages; counters <prefix>_stored_pages_total,
-// _corrupt_pages_total, _host_evicted_pages_total.
+// _corrupt_pages_total, _host_evicted_pages_total, _host_flushed_pages_total.
 void set_tiers(MetricsRegistry& registry, std::string_view prefix, const PrefixStoreCounters& counters) {
   const auto set = [&](std::string_view name, const char* help, std::uint64_t value) {
     registry.gauge(fmt::format("{}_{}", prefix, name), help).set(static_cast<double>(value));
@@ -55,7 +56,8 @@ void set_tiers(MetricsRegistry& registry, std::string_view prefix, const PrefixS
   const auto count = [&](std::string_view name, const char* help, std::uint64_t total) {
     registry.counter(fmt::format("{}_{}", prefix, name), help).rise_to(total);
   };
-  count("host_evicted_pages_total", "Pages that left the host.", counters.tiers.host_evicted);
+  count("host_evicted_pages_total", "Pages that left the host to make room.", counters.tiers.host_evicted);
+  count("host_flushed_pages_total", "Pages that a flush dropped from the host.", counters.tiers.host_flushed);
   count("stored_pages_total", "Pages that storage took.", counters.tiers.stored);
   count("corrupt_pages_total", "Pages of storage that failed verification.", counters.tiers.corrupt);
 }
@@ -190,8 +192,7 @@ void add_reuse(HttpResponse& answer, std::uint64_t tokens, std::string_view from
   const Miss told = miss.for_tenant();
   if (told.reason == MissReason::kNone) return;
   std::string text = fmt::format("{}; at_token={}", miss_reason_name(told.reason), told.at_token);
-  const bool names_tier = told.reason == MissReason::kEvicted || told.reason == MissReason::kStorageDeclined;
-  if (names_tier) text += fmt::format("; tier={}", lost_from_name(told.tier));
+  if (told.is_loss()) text += fmt::format("; tier={}", lost_from_name(told.tier));
   answer.headers.emplace_back("X-Larder-Miss", std::move(text));
 }
 
