@@ -18,8 +18,9 @@ namespace {
 constexpr std::size_t kCopyThreads = 2;
 // A stream has one task in it at a time, and there are three.
 constexpr std::size_t kCopyQueue = 64;
-constexpr std::size_t kStorageThreads = 4;
+constexpr std::size_t kStorageThreads = 4;  // of each backend
 constexpr std::size_t kStorageQueue = 16'384;
+constexpr std::size_t kClosingThreads = 2, kClosingQueue = 256;
 constexpr double kBytesPerGigabyte = 1e9;
 
 Status with_place(const Status& status, std::string_view place) {
@@ -94,7 +95,7 @@ Result<std::unique_ptr<Composition>> Composition::create(const Options& options,
 
 Status Composition::build_pools(const OpenDevice& open) {
   copy_threads = std::make_unique<ThreadPoolExecutor>("copy", kCopyThreads, kCopyQueue);
-  storage_threads = std::make_unique<ThreadPoolExecutor>("storage", kStorageThreads, kStorageQueue);
+  closing_threads = std::make_unique<ThreadPoolExecutor>("closing", kClosingThreads, kClosingQueue);
   Result<std::unique_ptr<Device>> opened = open(options, *copy_threads);
   if (!opened.is_ok()) return with_place(opened.status(), "--device " + options.device);
   device = std::move(opened).value();
@@ -154,13 +155,14 @@ Status Composition::build_cache(const ExtraConfig& extra) {
 
 Result<std::unique_ptr<StoragePipeline>> Composition::make_backend(std::string_view name,
                                                                    const BackendOptions& backend_options) const {
-  BackendEnvironment environment{files, clock, storage_threads.get(), {}};
+  auto threads = std::make_unique<ThreadPoolExecutor>("storage", kStorageThreads, kStorageQueue);
+  BackendEnvironment environment{files, clock, threads.get(), {}};
   environment.open_metadata = [this](const MetadataOptions& wanted) { return open_metadata(wanted, *clock); };
   if (host_pools) environment.host_memory.push_back(host_pools->memory());
   Result<std::unique_ptr<StorageBackend>> made = factory.create(name, backend_options, environment);
   if (!made.is_ok()) return made.status();
   const auto seed = static_cast<std::uint64_t>(clock->now().time_since_epoch().count());
-  return make_pipeline(std::move(made).value(), PipelineOptions{}, *clock, metrics, seed);
+  return make_pipeline(std::move(made).value(), PipelineOptions{}, *clock, metrics, seed, std::move(threads));
 }
 
 // False: another has it, or it is gone.
@@ -200,7 +202,7 @@ void Composition::close_retired() {
   std::erase_if(retired, [](const auto& one) { return one->is_gone(); });
   for (const std::shared_ptr<RetiredBackend>& one : retired) {
     if (one->is_posted.exchange(true, std::memory_order_acq_rel)) continue;
-    const Status posted = storage_threads->post([one] {
+    const Status posted = closing_threads->post([one] {
       one->try_to_close();
       one->is_posted.store(false, std::memory_order_release);
     });

@@ -5,7 +5,7 @@
 //
 //   copy_threads ◄─ device ◄─ device_pools ◄─┬─ transfer ◄─ cache
 //                             host_pools  ◄──┤              │
-//   storage_threads ◄── storage (pipeline) ◄─┴──────────────┘
+//                       storage (pipeline) ◄─┴──────────────┘
 //
 // Threads: create() on any one thread; afterwards the cache and both pools belong to the cache thread, the rest is used
 // through them. attach and detach at run time replace `storage` (scheduler_admin.cc).
@@ -88,12 +88,13 @@ struct Composition {
                                                                    Clock& clock, MetricsRegistry& metrics,
                                                                    const MoreBackends& more = nullptr,
                                                                    const OpenDevice& open = open_device);
-  // A backend of this process, behind a pipeline. Opening a persistent one reads its disk: not on the cache thread.
+  // A backend of this process, behind a pipeline, with threads of its own: one that hangs holds up no other. Opening a
+  // persistent one reads its disk: not on the cache thread.
   [[nodiscard]] Result<std::unique_ptr<StoragePipeline>> make_backend(std::string_view name,
                                                                       const BackendOptions& options) const;
   // Takes a detached backend that may have operations in flight. Cache thread.
   void retire(std::unique_ptr<StorageBackend> backend);
-  // Closes, on the storage threads, those whose operations have ended; forgets those that are closed. Cache thread;
+  // Closes, on the closing threads, those whose operations have ended; forgets those that are closed. Cache thread;
   // cheap when there are none.
   void close_retired();
 
@@ -107,7 +108,7 @@ struct Composition {
   BackendFactory factory;
   // the stage's parts
   std::unique_ptr<ThreadPoolExecutor> copy_threads;
-  std::unique_ptr<ThreadPoolExecutor> storage_threads;
+  std::unique_ptr<ThreadPoolExecutor> closing_threads;  // of retired backends
   std::unique_ptr<Device> device;
   std::unique_ptr<DevicePools> device_pools;
   std::unique_ptr<HostPools> host_pools;     // null: no host tier

@@ -204,7 +204,7 @@ class StorageSwitchTest : public ::testing::Test {
   sim::SimFileSystem files_{1};
   BackendFactory plain_;
   sim::FaultyBackend* hanging_ = nullptr;  // the last one made; its scheduler's
-  Executor* threads_ = nullptr;            // of the last scheduler that made a queueing backend
+  Executor* threads_ = nullptr;            // of the last queueing backend
   std::atomic<bool> throws_once_ = false;  // of throwing backends
   std::vector<std::unique_ptr<MetricsRegistry>> metrics_;
   std::vector<std::unique_ptr<Scheduler>> schedulers_;
@@ -362,6 +362,26 @@ TEST_F(StorageSwitchTest, RetiredBackendsEndBeforeTheHostPools) {
                   .is_ok());
   began.get_future().wait();
   schedulers_.clear();  // under AddressSanitizer, what is read of freed memory is seen
+}
+
+// What hangs holds its own threads.
+TEST_F(StorageSwitchTest, ABackendWhoseThreadsHangHoldsUpNoOther) {
+  Scheduler& scheduler = add();
+  AttachRequest request;
+  request.backend = "queueing";
+  request.probe = false;
+  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
+  std::promise<void> disk;
+  const std::shared_future<void> comes_back = disk.get_future().share();
+  for (int i = 0; i < 16; ++i) ASSERT_TRUE(threads_->post([comes_back] { comes_back.wait(); }).is_ok());
+  ASSERT_TRUE(generate(scheduler, 1));
+  ASSERT_TRUE(scheduler.detach_storage(std::chrono::milliseconds(20)).is_ok());
+  ASSERT_EQ(scheduler.storage().retired, 1u);
+  const Status attached = scheduler.attach_storage(file_in("/other"), kSwitchLimit);
+  EXPECT_TRUE(attached.is_ok()) << attached.to_string();
+  EXPECT_TRUE(generate(scheduler, 2));
+  disk.set_value();
+  EXPECT_EQ(scheduler.storage().backend, "file");
 }
 
 // A caller that was told "not carried out" must be able to count on it.

@@ -36,6 +36,11 @@ class OneAtATime {
   std::atomic<bool>* const taken_;
 };
 
+HttpResponse storage_is_busy() {
+  return error_response(409,
+                        "another attach, detach or clear of the storage is in progress: try again when it has ended");
+}
+
 Nanos nanos_of(double seconds) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)); }
 
 }  // namespace
@@ -81,8 +86,12 @@ HttpResponse CacheAdmin::quiesce(const HttpRequest& request) {
 }
 
 HttpResponse CacheAdmin::storage_backend(const HttpRequest& request) {
-  if (request.method == "PUT") return attach(request);
-  if (request.method == "DELETE") return detach();
+  if (request.method == "PUT" || request.method == "DELETE") {
+    // One that hangs in opening a store must not take all threads of the routes.
+    const OneAtATime turn(is_switching_);
+    if (!turn) return storage_is_busy();
+    return request.method == "PUT" ? attach(request) : detach();
+  }
   const StorageView view = scheduler_.storage();
   const auto text_or_null = [](const std::string& text) {
     return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
@@ -124,6 +133,8 @@ HttpResponse CacheAdmin::detach() {
 }
 
 HttpResponse CacheAdmin::clear_storage() {
+  const OneAtATime turn(is_switching_);
+  if (!turn) return storage_is_busy();
   const Status status = scheduler_.clear_storage(kStorageLimit);
   if (!status.is_ok()) return text_response(400, status.message() + "\n");
   return text_response(200, "Hierarchical cache storage backend cleared.\n");

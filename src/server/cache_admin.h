@@ -45,6 +45,7 @@ class CacheAdmin {
   std::atomic<bool> is_stopping_{false};  // relaxed: ends waits a little early
   std::atomic<bool> is_flushing_{false};  // sequentially consistent: a try-lock
   std::atomic<bool> is_quiescing_{false};
+  std::atomic<bool> is_switching_{false};  // attach, detach or clear
   RankedMutex storage_mutex_{LockRank::kServer};
   std::string storage_name_ LARDER_GUARDED_BY(storage_mutex_);
 };

@@ -19,7 +19,7 @@ CircuitBreaker::CircuitBreaker(const BreakerOptions& options, std::uint64_t seed
 
 bool CircuitBreaker::would_admit(Weight weight, TimePoint now) const {
   if (state_ == State::kClosed) return true;
-  return is_probe_due(now) && (weight == Weight::kDecisive || !is_hint_out_);
+  return is_probe_due(now) && (weight == Weight::kDecisive || !is_hint_out_ || was_hint_served_);
 }
 
 std::optional<CircuitBreaker::Pass> CircuitBreaker::admit(Weight weight, TimePoint now) {
@@ -40,10 +40,11 @@ void CircuitBreaker::record(const Pass& pass, Outcome outcome, TimePoint now) {
   const Nanos doubled = std::min(backoff_ * 2, options_.max_backoff);
   switch (state_) {
     case State::kClosed:
-      if (outcome != Outcome::kNoVerdict) record_closed(pass, outcome == Outcome::kFailed, now);
+      if (outcome == Outcome::kServed || outcome == Outcome::kFailed)
+        record_closed(pass, outcome == Outcome::kFailed, now);
       return;
     case State::kHalfOpen:  // only the probe carries this epoch
-      if (outcome == Outcome::kServed && !defect(Defect::kBreakerStaysOpen)) {
+      if ((outcome == Outcome::kServed || outcome == Outcome::kAnswered) && !defect(Defect::kBreakerStaysOpen)) {
         probe(Probe::kBreakerClosed);
         enter(State::kClosed);
       } else {
@@ -51,8 +52,9 @@ void CircuitBreaker::record(const Pass& pass, Outcome outcome, TimePoint now) {
         open(outcome == Outcome::kFailed ? doubled : backoff_, now);
       }
       return;
-    case State::kOpen:  // only the hint does
+    case State::kOpen:  // only hints do
       is_hint_out_ = false;
+      was_hint_served_ = was_hint_served_ || outcome == Outcome::kServed;
       if (outcome == Outcome::kFailed) open(doubled, now);
       return;
   }
@@ -95,7 +97,7 @@ void CircuitBreaker::open(Nanos backoff, TimePoint now) {
 void CircuitBreaker::enter(State state) {
   state_ = state;
   ++epoch_;
-  is_hint_out_ = false;
+  is_hint_out_ = was_hint_served_ = false;
   if (state != State::kClosed) return;
   failed_in_row_ = hints_failed_in_row_ = 0;
   recent_count_ = recent_next_ = 0;

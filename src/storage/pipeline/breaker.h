@@ -3,13 +3,14 @@
 //
 //   closed ----- `failures` in a row, or too many of the last ones -----> open
 //   open ------- back-off over, the next decisive operation comes -----> half-open (that operation is the probe)
-//   half-open -- probe served --> closed          back-off starts anew
+//   half-open -- probe served, or answered with an error of its own --> closed    back-off starts anew
 //   half-open -- probe failed --> open            back-off doubles
 //   half-open -- no verdict ----> open            back-off stays
 //
 // Weights. A decisive operation touches what is behind the backend (a read, a write). A hint may be answered from a
-// table in memory (exists): it neither closes the breaker nor ends a row of failed reads. But a row of failed hints
-// opens it, too, and when the back-off is over one hint at a time passes, because a reader asks exists first.
+// table in memory (exists), or take any time (clear): it neither closes the breaker nor ends a row of failed reads. But
+// a row of failed hints opens it, too. When the back-off is over hints pass, because a reader asks exists first: one at
+// a time, until one was served.
 //
 // Each operation counts at most once, and only while the breaker is in the state in which it admitted it: what
 // returns late from before a change says nothing about now.
@@ -44,6 +45,7 @@ class CircuitBreaker {
   enum class Outcome : std::uint8_t {
     kServed,
     kFailed,
+    kAnswered,  // with an error that is no failure of the backend ("no room"): it lives, if it is asked whether it does
     kNoVerdict,  // ended for a reason that says nothing about the backend's health
   };
   // What admit() gives and record() takes back.
@@ -91,7 +93,8 @@ class CircuitBreaker {
   std::size_t recent_next_ = 0, recent_count_ = 0;
   Nanos backoff_{0};
   TimePoint next_probe_{};
-  bool is_hint_out_ = false;  // open: a hint passed and has not come back
+  bool is_hint_out_ = false;      // open: a hint passed and has not come back
+  bool was_hint_served_ = false;  // open: since then
   std::uint64_t opens_ = 0;
 };
 

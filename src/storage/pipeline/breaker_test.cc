@@ -34,7 +34,8 @@ class BreakerTest : public testing::Test {
   TimePoint now_{seconds(100)};
 };
 
-// f: a failed operation, s: served, n: no verdict, F and S: the same of hints, >: a second passes.
+// f: a failed operation, s: served, a: answered with an error, n: no verdict, F and S: the same of hints, >: a second
+// passes.
 TEST_F(BreakerTest, TableOfRows) {
   struct Case {
     std::string events;
@@ -49,6 +50,7 @@ TEST_F(BreakerTest, TableOfRows) {
       {"fff>S", State::kOpen},     {"fff>Ss", State::kClosed},   {"fff>F", State::kOpen},
       {"fff>f>s", State::kOpen},   {"fff>f>>s", State::kClosed}, {"fff>n>s", State::kClosed},
       {"fff>sff", State::kClosed}, {"fff>sfff", State::kOpen},   {"fff>F>s", State::kOpen},
+      {"ffaf", State::kOpen},      {"fff>a", State::kClosed},    {"aaaa", State::kClosed},
   };
   for (const Case& c : cases) {
     CircuitBreaker breaker(options(), 1);
@@ -60,6 +62,7 @@ TEST_F(BreakerTest, TableOfRows) {
       }
       const Weight weight = event == 'F' || event == 'S' ? Weight::kHint : Weight::kDecisive;
       const Outcome outcome = event == 'n'                   ? Outcome::kNoVerdict
+                              : event == 'a'                 ? Outcome::kAnswered
                               : event == 'f' || event == 'F' ? Outcome::kFailed
                                                              : Outcome::kServed;
       if (const auto pass = breaker.admit(weight, now)) breaker.record(*pass, outcome, now);
@@ -168,9 +171,25 @@ TEST_F(BreakerTest, OneHintAtATimePassesWhenAProbeIsDue) {
   ASSERT_TRUE(hint);
   EXPECT_FALSE(breaker.admit(Weight::kHint, now_));
   EXPECT_TRUE(breaker.would_admit(Weight::kDecisive, now_)) << "the probe need not wait for the hint";
-  breaker.record(*hint, Outcome::kServed, now_);
-  EXPECT_EQ(breaker.state(), State::kOpen);
+  breaker.record(*hint, Outcome::kNoVerdict, now_);
   EXPECT_TRUE(breaker.admit(Weight::kHint, now_));
+  EXPECT_FALSE(breaker.admit(Weight::kHint, now_));
+}
+
+// Of a store that came back empty nobody reads, so no read closes the breaker.
+TEST_F(BreakerTest, AllHintsPassOnceOneWasServed) {
+  CircuitBreaker breaker(options(), 1);
+  fail(breaker, 3);
+  now_ = breaker.next_probe();
+  ASSERT_TRUE(run(breaker, Outcome::kServed, Weight::kHint));
+  const auto one = breaker.admit(Weight::kHint, now_), another = breaker.admit(Weight::kHint, now_);
+  ASSERT_TRUE(one && another);
+  EXPECT_EQ(breaker.state(), State::kOpen) << "a hint is no proof";
+  breaker.record(*one, Outcome::kFailed, now_);
+  EXPECT_FALSE(breaker.admit(Weight::kHint, now_));
+  now_ = breaker.next_probe();
+  ASSERT_TRUE(breaker.admit(Weight::kHint, now_));
+  EXPECT_FALSE(breaker.admit(Weight::kHint, now_)) << "it has to be served anew";
 }
 
 }  // namespace

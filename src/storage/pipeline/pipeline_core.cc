@@ -16,7 +16,8 @@ namespace {
 std::size_t three_quarters(std::size_t of) { return of - of / 4; }
 
 CircuitBreaker::Weight weight_of(Lane lane) {
-  return lane == Lane::kExists ? CircuitBreaker::Weight::kHint : CircuitBreaker::Weight::kDecisive;
+  const bool is_hint = lane == Lane::kExists || lane == Lane::kClear;
+  return is_hint ? CircuitBreaker::Weight::kHint : CircuitBreaker::Weight::kDecisive;
 }
 
 std::string seconds_text(Nanos duration) {
@@ -287,7 +288,10 @@ void PipelineCore::begin(const OperationPtr& op) {
   StatusTally tally;
   tally.add(forced);
   OperationVerdict verdict = tally.verdict();
-  if (!status.is_ok()) verdict.result = OperationResult::kRefused;
+  if (!status.is_ok()) {
+    verdict.result = OperationResult::kRefused;
+    if (verdict.outcome == CircuitBreaker::Outcome::kAnswered) verdict.outcome = CircuitBreaker::Outcome::kNoVerdict;
+  }
   finish_with(op, verdict);
 }
 

@@ -36,6 +36,8 @@ OperationVerdict StatusTally::verdict() const {
     out.cause = first_failure_;
   } else if (served_ > 0) {
     out.outcome = CircuitBreaker::Outcome::kServed;
+  } else if (errors_ > 0) {
+    out.outcome = CircuitBreaker::Outcome::kAnswered;
   }
   if (failed_ + errors_ > 0) {
     out.result = OperationResult::kError;

@@ -10,8 +10,9 @@
 
 namespace larder {
 
-StoragePipeline::StoragePipeline(std::unique_ptr<StorageBackend> inner, std::shared_ptr<PipelineCore> core)
-    : core_(std::move(core)), inner_(std::move(inner)) {}
+StoragePipeline::StoragePipeline(std::unique_ptr<StorageBackend> inner, std::shared_ptr<PipelineCore> core,
+                                 std::unique_ptr<Executor> threads)
+    : threads_(std::move(threads)), core_(std::move(core)), inner_(std::move(inner)) {}
 
 StoragePipeline::~StoragePipeline() { core_->begin_close(Nanos(-1)); }
 
@@ -53,10 +54,11 @@ void StoragePipeline::tick() { core_->tick(); }
 PipelineHealth StoragePipeline::health() const { return core_->health(); }
 
 std::unique_ptr<StoragePipeline> make_pipeline(std::unique_ptr<StorageBackend> inner, const PipelineOptions& options,
-                                               Clock& clock, MetricsRegistry* metrics, std::uint64_t seed) {
+                                               Clock& clock, MetricsRegistry* metrics, std::uint64_t seed,
+                                               std::unique_ptr<Executor> threads) {
   assert(inner);
   auto core = std::make_shared<PipelineCore>(*inner, options, clock, metrics, seed);
-  return std::make_unique<StoragePipeline>(std::move(inner), std::move(core));
+  return std::make_unique<StoragePipeline>(std::move(inner), std::move(core), std::move(threads));
 }
 
 }  // namespace larder

@@ -41,6 +41,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/executor.h"
 #include "base/metrics.h"
 #include "storage/backend.h"
 #include "storage/pipeline/breaker.h"
@@ -92,7 +93,8 @@ class PipelineCore;
 class StoragePipeline final : public StorageBackend {
  public:
   // Use make_pipeline().
-  StoragePipeline(std::unique_ptr<StorageBackend> inner, std::shared_ptr<PipelineCore> core);
+  StoragePipeline(std::unique_ptr<StorageBackend> inner, std::shared_ptr<PipelineCore> core,
+                  std::unique_ptr<Executor> threads);
   // Cancels what waits, then ends the inner backend, which waits for what is in flight.
   ~StoragePipeline() override;
   StoragePipeline(const StoragePipeline&) = delete;
@@ -117,14 +119,16 @@ class StoragePipeline final : public StorageBackend {
   [[nodiscard]] StorageBackend& inner() { return *inner_; }
 
  private:
+  const std::unique_ptr<Executor> threads_;      // of inner_, which goes before them; may be null
   const std::shared_ptr<PipelineCore> core_;     // shared with the completions of operations in flight
   const std::unique_ptr<StorageBackend> inner_;  // after core_: it goes first, and its callbacks still find the core
 };
 
-// `clock` and `metrics` (may be null) outlive the pipeline. seed: of the jitter of the breakers.
-// Precondition: inner.
+// `clock` and `metrics` (may be null) outlive the pipeline. seed: of the jitter of the breakers. threads: that inner
+// uses and nobody else, if the pipeline is to end them after it. Precondition: inner.
 [[nodiscard]] std::unique_ptr<StoragePipeline> make_pipeline(std::unique_ptr<StorageBackend> inner,
                                                              const PipelineOptions& options, Clock& clock,
-                                                             MetricsRegistry* metrics, std::uint64_t seed);
+                                                             MetricsRegistry* metrics, std::uint64_t seed,
+                                                             std::unique_ptr<Executor> threads = nullptr);
 
 }  // namespace larder

@@ -439,6 +439,31 @@ TEST_F(StoragePipelineTest, AClearMayTakeItsTime) {
   EXPECT_EQ(pipeline_->health().breakers[index_of(Direction::kWrite)].consecutive_failures, 0u);
 }
 
+TEST_F(StoragePipelineTest, AClearThatHangsIsNotTheLastProbe) {
+  make(narrow());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(write(1).is_ok());
+    inner_->answer_next(unavailable("gone"));
+  }
+  clock_.advance(seconds(2));
+  ASSERT_TRUE(pipeline_->submit_clear(make_scope(), [](const Status&) {}).is_ok());
+  ASSERT_EQ(inner_->held_in(Lane::kClear), 1u);
+  clock_.advance(seconds(600));
+  pipeline_->tick();
+  ASSERT_TRUE(write(2).is_ok());
+  inner_->answer_tag(2);
+  EXPECT_EQ(state(Direction::kWrite), CircuitBreaker::State::kClosed);
+}
+
+TEST_F(StoragePipelineTest, AProbeThatIsAnsweredWithNoRoomClosesTheBreaker) {
+  make(narrow());
+  fail_reads(3);
+  clock_.advance(seconds(2));
+  ASSERT_TRUE(read(2).is_ok());
+  inner_->answer_next(overloaded("no room"));
+  EXPECT_EQ(state(Direction::kRead), CircuitBreaker::State::kClosed);
+}
+
 TEST_F(StoragePipelineTest, PagesThatCouldNotBeReadAreMasked) {
   make(narrow());
   const auto ask = [this] {
