@@ -343,10 +343,10 @@ LARDER_API size_t larder_connector_events(larder_connector* connector, larder_ev
 /* Copies and operations of the store that are under way. */
 LARDER_API uint64_t larder_connector_in_flight(const larder_connector* connector);
 /* No lookup finds any more what is in host memory now, or comes there from transfers and reads of the store that are
- * under way; it goes when nobody holds it. Points that were told can be loaded until larder_release(); lookups without
- * points find nothing of it, and wait for no store. The store keeps what it has; what still waits to be written there
- * is not written. Returns pages of the anchor that were found until now. For new weights: this, then
- * larder_store_clear(), then the first lookup and save. */
+ * under way; it goes for room, or when nobody holds anything of its adapter and salt. Points that were told can be
+ * loaded until larder_release(); lookups without points find nothing of it, and wait for no store. The store keeps what
+ * it has; what still waits to be written there is not written. Returns pages of the anchor that were found until now.
+ * For new weights: this, then larder_store_clear(), then the first lookup and save. */
 LARDER_API uint64_t larder_connector_flush(larder_connector* connector);
 /* Counters as a JSON object (docs/c_api.md). As larder_store_stats(). */
 LARDER_API size_t larder_connector_stats(const larder_connector* connector, char* text, size_t size);

@@ -164,6 +164,9 @@ CacheConfig SimRank::config() const {
     config.checkpoint_grid = static_cast<std::uint32_t>(bits / 16 % 4) * 2 * page;
     config.max_open_steps = static_cast<std::uint32_t>(world_.ahead + 2 + bits / 64 % 4);
     config.prefetch_capacity = std::array{0.05, 0.25, 0.5, 1.0}[bits / 256 % 4];
+    // So few that some are forgotten.
+    const bool forgets = bits / 1024 % 2 == 1 && config.eviction_policy == EvictionPolicy::kValue;
+    if (forgets) config.eviction_order = value_order({.checkpoints = {.entries = 16}});
   }
   if (world_.door != "cache") return config;
   config.max_namespaces = static_cast<std::uint32_t>(world_.namespaces);

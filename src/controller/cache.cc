@@ -210,7 +210,8 @@ CacheImpl::~CacheImpl() {
   explainer_.cancel_all("the cache is closing");
   requests_.close([this](RequestId id) { tiers_.prefetcher().leave(id); });
   copies_.finish();
-  (void)tiers_.flush();  // the pools may be the next cache's
+  // The pools may be the next cache's, which knows nothing of kernels that may still touch them.
+  if (events_.before_reading() == nullptr) (void)tiers_.flush();
 }
 
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {

@@ -70,7 +70,8 @@ class RankGroup;    // controller/rank_group.h
 
 // What the cache works with; everything outlives it. host: none is a device-only cache; transfer: needed with
 // a host or with recurrent layers (their checkpoints are copied on the device); takes max_operations at a time.
-// The pools may be the next cache's: the destructor gives back all slots but those that an operation still uses.
+// The pools may be the next cache's where no operation was in flight at the end, and all events of steps had fired:
+// then the destructor gives back all slots.
 struct CacheParts {
   const ModelSpec* model = nullptr;
   DevicePools* device = nullptr;

@@ -97,7 +97,7 @@ ConnectorImpl::ConnectorImpl(const ConnectorConfig& config, const ConnectorParts
 ConnectorImpl::~ConnectorImpl() {
   copier_.close();
   lookups_.release_all();
-  (void)tiers_.flush();  // the pools may be the next one's
+  (void)tiers_.flush();  // the pools may be the next one's, where no operation is in flight
 }
 
 Result<LookupId> ConnectorImpl::lookup(const LookupRequest& request) {

@@ -213,8 +213,9 @@ class Connector {
 
   // ---- operators; as in cache.h, but for flush()
   // No lookup finds any more what is on the host now, or comes there from what is under way: transfers, and what is
-  // read from storage or written there. It goes when nobody holds it; what has a lease is still loaded. Lookups without
-  // points wait for no storage. What waited to be written is not written. Returns pages of full that could be found.
+  // read from storage or written there. It goes when nobody uses its adapter and salt from before, or for room; what
+  // has a lease is still loaded. Lookups without points wait for no storage. What waited to be written is not written.
+  // Returns pages of full that could be found.
   virtual std::uint64_t flush() = 0;
   [[nodiscard]] virtual Status attach_storage(StorageBackend& backend) = 0;
   virtual void detach_storage() = 0;

@@ -80,8 +80,8 @@ class ConnectorBackend final : public StorageBackend {
     const std::shared_ptr<WriteRetry::Write> write = writes_->begin_write(*request.scope);
     const Status submitted =
         pipeline_.submit_write(std::move(request), [write, done = std::move(done)](WriteResult result) {
-          (void)write->end();
           done(std::move(result));
+          (void)write->end();
         });
     if (!submitted.is_ok()) (void)write->end();
     return submitted;

@@ -379,7 +379,7 @@ Result<PreparedStorage> SchedulerImpl::switch_now(PreparedStorage& next) {
   return previous;
 }
 
-// Closes it here if nothing of it is in flight, else on the storage threads, later.
+// Closes it here if nothing of it is in flight, else on the closing threads, later.
 void SchedulerImpl::retire_storage(PreparedStorage previous) {
   if (!previous.backend || previous.backend->close(Nanos(0)).is_ok()) return;
   auto shared = std::make_shared<PreparedStorage>(std::move(previous));

@@ -8,13 +8,10 @@
 #include "base/powers_of_two.h"
 
 namespace larder {
-namespace {
 
-std::size_t row_of(std::uint64_t name) {
-  return (name >> 1) % (CheckpointStats::kEntries / CheckpointStats::kWays) * CheckpointStats::kWays;
+std::size_t CheckpointStats::row_of(std::uint64_t name) const {
+  return (name >> 1) % std::max<std::size_t>(parameters_.entries / kWays, 1) * kWays;
 }
-
-}  // namespace
 
 // Among powers of two, rounded.
 std::size_t CheckpointStats::place_of_age(double tokens) {
@@ -95,7 +92,7 @@ void CheckpointStats::prefetch(PathHash path) const {
 }
 
 void CheckpointStats::lost(PathHash path, CheckpointKind kind, float uses, std::uint64_t tick) {
-  if (entries_.empty()) entries_.resize(kEntries);
+  if (entries_.empty()) entries_.resize(std::max(parameters_.entries, kWays));
   enter_last();
   last_ = {name_of(path), tick, uses, kind};
   prefetch(path);

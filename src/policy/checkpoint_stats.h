@@ -43,11 +43,12 @@ struct CheckpointParameters {
   double most_taken = 2048;                        // of a kind; then those so far count half
   double unknown_age_tokens = 1 << 21, unknown_ages = 8;  // begins as if so many had been used after so long
   double most_ages = 256;                                 // then those so far count half
+  std::size_t entries = 32768;  // evicted ones that are remembered; kWays at least, and whole rows of them
 };
 
 class CheckpointStats {
  public:
-  static constexpr std::size_t kEntries = 32768, kWays = 4;
+  static constexpr std::size_t kWays = 4;
   static constexpr float kLeastUses = 0.35F;           // fewer are none
   static constexpr float kMostOfOne = 1 + kLeastUses;  // fewer than this, but not none, are one
   explicit CheckpointStats(const CheckpointParameters& parameters = {});
@@ -95,6 +96,7 @@ class CheckpointStats {
   [[nodiscard]] static std::size_t place_of_once(CheckpointKind kind) { return kCheckpointKinds + used_kind(kind); }
   [[nodiscard]] static std::size_t place_of_age(double tokens);  // in ages_
   [[nodiscard]] static std::uint64_t name_of(PathHash path) { return path.spread() | 1; }
+  [[nodiscard]] std::size_t row_of(std::uint64_t name) const;
   [[nodiscard]] const Entry* find(PathHash path) const;  // null: there is none
   void prefetch(PathHash path) const;                    // into the processor's cache
   void enter_last();

@@ -240,12 +240,12 @@ TEST(CheckpointStats, RemembersWhatWasEvictedAndItsUsesFade) {
 // The oldest of a row goes, so the last ones are there, and never more than fit.
 TEST(CheckpointStats, IsBounded) {
   CheckpointStats stats;
-  const auto count = static_cast<TokenId>(3 * CheckpointStats::kEntries);
+  const auto count = static_cast<TokenId>(3 * CheckpointParameters{}.entries);
   for (TokenId i = 0; i < count; ++i) stats.lost(path_of(i), CheckpointKind::kGrid, 1, i);
   std::size_t kept = 0;
   for (TokenId i = 0; i < count; ++i) kept += stats.remembers(path_of(i)) ? 1 : 0;
-  EXPECT_LE(kept, CheckpointStats::kEntries);
-  EXPECT_GT(kept, CheckpointStats::kEntries * 9 / 10);
+  EXPECT_LE(kept, CheckpointParameters{}.entries);
+  EXPECT_GT(kept, CheckpointParameters{}.entries * 9 / 10);
   for (TokenId i = count - 100; i < count; ++i) EXPECT_TRUE(stats.remembers(path_of(i))) << i;
 }
 

@@ -117,7 +117,7 @@ void Residency::drop(Id id, ComponentKind c, Tier t, bool goes_with_tier) {
     if (state_.weighs && is_last && c == ComponentKind::kMamba) {
       state_.stats.lost(keys_.hash_at_end(id), n.kind, n.uses, state_.tick - state_.since_use(n));
     }
-    if (observer_ != nullptr && is_last) tell_lost(id, c, t);
+    if (observer_ != nullptr && is_last && !state_.spaces[n.space].is_retired) tell_lost(id, c, t);
     if (is_told(id)) page_observer_->went(page_change(id, c, t));
   }
   if (t == Tier::kDevice) n.left_host = clear_bits(n.left_host, bit_of(c, Tier::kHost));

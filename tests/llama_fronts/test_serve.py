@@ -262,16 +262,20 @@ def test_answers_say_why_no_more_was_reused(model, start, tokens, tmp_path):
 
 
 def test_answers_say_that_a_prefix_found_no_room(model, start, tokens, tmp_path):
-    """Beside one that is being answered, and that ends while the prefix waits."""
-    serve = start(Serve(model("qwen35"), "-c", 2048, "-p", 2, *BATCH, store=tmp_path))
+    """Beside one that is being answered; on a busy machine that may have its answer before the other one comes."""
     a = tokens(1200, 1)
-    serve.complete(a)
-    serve.wait_stored()
-    connection = http.client.HTTPConnection("127.0.0.1", serve.port, timeout=60)
     body = {"prompt": tokens(1000, 2), "n_predict": 1000, "ignore_eos": True, "stream": True, "temperature": 0}
-    connection.request("POST", "/completion", json.dumps(body))
-    assert connection.getresponse().readline().startswith(b"data: ")
-    answer = serve.complete(a + tokens(10, 3))
+    for attempt in range(4):
+        serve = start(Serve(model("qwen35"), "-c", 2048, "-p", 2, *BATCH, store=tmp_path / str(attempt)))
+        serve.complete(a)
+        serve.wait_stored()
+        connection = http.client.HTTPConnection("127.0.0.1", serve.port, timeout=60)
+        connection.request("POST", "/completion", json.dumps(body))
+        assert connection.getresponse().readline().startswith(b"data: ")
+        answer = serve.complete(a + tokens(10, 3))
+        if answer.reused == 0:
+            break
+        connection.close()
     assert (answer.reused, answer.miss) == (0, "load_failed; at_token=0")
     assert serve.metrics()['larder_misses_total{reason="load_failed"}'] == 1
     connection.close()

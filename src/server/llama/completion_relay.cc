@@ -65,6 +65,7 @@ Status CompletionRelay::run_as_it_is() {
   if (route_use(request_.method, request_.path) == RouteUse::kNone) return forward(request_.body).status();
   parts_.metrics.plain(PlainReason::kUnknownServer).increment();
   passed_on_ = plain_reason_name(PlainReason::kUnknownServer);
+  is_anothers_ = true;
   Status status = go_on_plainly(parse_plain_request(request_.body), true);
   remember(status);
   return status;
@@ -93,7 +94,9 @@ Status CompletionRelay::go_on_plainly(const std::optional<PlainRequest>& plain, 
   const auto slot = hold_.is_held() ? std::optional(hold_.slot()) : std::nullopt;
   if (!slot) empty_composed();
   if (reply_.is_gone()) return Status::ok();
-  const Result<unsigned> sent = forward(plain ? plain->text(slot, !slot || may_use_slot()) : request_.body);
+  // One that is free now may be composed before llama-server chooses it.
+  const bool may_use = slot ? may_use_slot() : !parts_.format.geometry.window || is_anothers_;
+  const Result<unsigned> sent = forward(plain ? plain->text(slot, may_use) : request_.body);
   if (slot && plain) note_plain(*plain, sent.is_ok() && *sent == 200);
   const bool is_let_in = !sent.is_ok() || *sent != 401;  // who is not uses no slot
   if (is_let_in && !slot) parts_.slots.forget_all();
@@ -107,7 +110,7 @@ Status CompletionRelay::go_on_plainly(const std::optional<PlainRequest>& plain, 
 bool CompletionRelay::may_use_slot() {
   const SlotContents& contents = hold_.contents();
   const bool is_whole = contents.composed() == 0 || !parts_.format.geometry.window;
-  const bool is_changed = is_proven_ && !is_current();  // its adapters, while this request waited
+  const bool is_changed = !is_proven_ || !is_current();  // its adapters, perhaps, while this request waited
   return contents.is_owners() && is_whole && !is_changed;
 }
 
@@ -115,7 +118,7 @@ bool CompletionRelay::may_use_slot() {
 void CompletionRelay::note_plain(const PlainRequest& plain, bool is_answered) {
   if (plain.has_adapters) {
     (void)empty_slot();
-  } else if (is_answered) {
+  } else if (is_answered && count_.prompt_tokens().value_or(0) > 0) {  // an empty prompt leaves a slot as it is
     hold_.contents().filled();
   } else {
     hold_.contents().disown();
@@ -224,7 +227,12 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
       if (found->tokens() > in_slot) resume_ = restore(prompt, *found, in_slot, reuse);
     }
   }
-  if (is_parted && resume_ == 0 && !hold_.contents().is_unknown()) (void)empty_slot();
+  // Nor may what is saved on the way begin within it.
+  const bool begins_within = parts_.format.geometry.window && resume_ < hold_.contents().composed();
+  if (begins_within && !hold_.contents().is_unknown()) {
+    (void)empty_slot();
+    resume_ = 0;
+  }
   if (reuse.cached() == 0) {
     reuse.device = resume_;
     metrics.slot_tokens.increment(resume_);
@@ -294,8 +302,9 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
     reuse.miss = {.reason = MissReason::kLoadFailed, .at_token = resume};
     log_warning("proxy", fmt::format("a prefix of {} tokens was not restored: {}", found.tokens(), given.to_string()));
     if (!file.is_ok()) return resume;
-    // llama-server empties a slot that it cannot restore. If it did not answer, it may still be at it.
-    hold_.contents().forget();
+    // llama-server empties a slot that it cannot restore. If it did not answer, it may still be at it, or be done.
+    hold_.contents().restored(prompt.first(static_cast<std::size_t>(found.tokens())));
+    hold_.contents().disown();
     return 0;
   }
   metrics.restores.increment();

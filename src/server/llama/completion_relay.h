@@ -157,7 +157,8 @@ class CompletionRelay {
   bool is_streamed_ = false;  // the answer, as server-sent events
   std::optional<TimePoint> first_output_;
 
-  bool is_proven_ = false;  // llama-server, when the request came
+  bool is_proven_ = false;    // llama-server, when the request came
+  bool is_anothers_ = false;  // llama-server has no slot that we composed
   std::uint64_t checked_ = 0;
   unsigned http_status_ = 0;
   std::string prompt_text_;  // of a chat

@@ -433,7 +433,13 @@ Status PrefixStoreImpl::drain(Nanos limit) {
 }
 
 void PrefixStoreImpl::flush() {
-  run_there([&] { (void)connector().flush(); });
+  run_there([&] {
+    (void)connector().flush();
+    // Of before, too.
+    for (const WaitingSave& save : std::exchange(waiting_saves_, {})) {
+      save.answer->set_value(cancelled("host memory was flushed"));
+    }
+  });
 }
 
 PrefixStoreCounters PrefixStoreImpl::counters() {

@@ -27,12 +27,20 @@ std::string join(std::string_view what, std::string_view expected, std::string_v
 bool returns_within(std::chrono::seconds limit, Task call) {
   auto thread = std::make_unique<ThreadPoolExecutor>("conformance", 1, 1);
   const auto returned = std::make_shared<std::promise<void>>();
-  const std::future<void> future = returned->get_future();
+  std::future<void> future = returned->get_future();
   const Status posted = thread->post([call = std::move(call), returned] {
-    call();
-    returned->set_value();
+    try {
+      call();
+      returned->set_value();
+    } catch (...) {
+      returned->set_exception(std::current_exception());
+    }
   });
-  if (!posted.is_ok() || future.wait_for(limit) == std::future_status::ready) return posted.is_ok();
+  if (!posted.is_ok()) return false;
+  if (future.wait_for(limit) == std::future_status::ready) {
+    future.get();
+    return true;
+  }
   (void)thread.release();  // nobody can end it
   return false;
 }

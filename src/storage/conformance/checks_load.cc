@@ -208,7 +208,7 @@ void check_concurrent_readers_and_writers(CheckRun& run) {
   const bool has_run =
       run_threads(run, kThreads, [&](std::size_t thread) { submit_many(run, tally, run.seed() + thread); });
   if (!has_run) return;
-  if (!run.expect_ok(run.backend().close(run.harness().answer_limit()), "close, which waits for all operations"))
+  if (!run.expect_ok(run.close(run.harness().answer_limit()), "close, which waits for all operations"))
     return run.set_stuck();
   run.expect_equal(tally->completed, tally->submitted, "callbacks, one for each operation that was taken");
   run.expect(tally->submitted >= kThreads * kRounds / 4, "most operations are taken, not refused as too many");

@@ -91,7 +91,7 @@ void MooncakeBackend::pump(bool may_begin_here) {
     calls_.post([one = std::move(ready[i])] { one.begin(one.batch, one.offset); });
   }
   if (posted < ready.size()) ready.back().begin(ready.back().batch, ready.back().offset);
-  const Status why = overloaded("mooncake: what it would wait for has no answer in time (option 'client_timeout')");
+  const Status why = unavailable("mooncake: what it would wait for has no answer in time (option 'client_timeout')");
   for (const Batch& batch : refused) batch.refuse(why);
 }
 
