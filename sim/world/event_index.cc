@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/world/event_index.h"
 
+#include <span>
+
 #include "base/mix.h"
 
 namespace larder::sim {
-namespace {
-
-std::uint64_t then(std::uint64_t so_far, std::uint64_t next) { return mix64(so_far * 31 + next + 1); }
-std::uint64_t then(std::uint64_t so_far, const std::string& text) {
-  for (const char c : text) so_far = then(so_far, static_cast<unsigned char>(c));
-  return then(so_far, text.size());
-}
-
-}  // namespace
 
 KvEventSink::Wish EventIndex::wish() {
   constexpr std::uint64_t kSeldom = 100;
@@ -43,8 +36,9 @@ void EventIndex::apply(const KvEvent& event) {
   for (const std::int64_t block : event.blocks) {
     const bool comes = event.kind == KvEventKind::kStored;
     if (comes ? there.insert(block).second : there.erase(block) != 0) {
-      const std::uint64_t name = then(then(names_[block], index_of(event.component)), static_cast<int>(event.tier));
-      digest_ += comes ? name : 0 - name;
+      const std::uint64_t place = index_of(event.component) * kTierCount + static_cast<std::size_t>(event.tier);
+      const std::uint64_t page = mix64(paths_[block].spread() + place);
+      digest_ += comes ? page : 0 - page;
       continue;
     }
     error_ = std::string("a page of ") + std::string(component_name(event.component)) +
@@ -53,18 +47,19 @@ void EventIndex::apply(const KvEvent& event) {
 }
 
 void EventIndex::name_pages(const KvEvent& event) {
-  std::uint64_t name = 0;
-  if (!event.parent) {
-    name = then(then(name, event.names->adapter), event.names->salt);
-  } else if (const auto parent = names_.find(*event.parent); parent != names_.end()) {
-    name = parent->second;
-  } else {
-    error_ = std::string("a page of ") + std::string(component_name(event.component)) + " came before its parent";
+  PathHash path = PathHash::of_space(event.names->adapter, event.names->salt);
+  if (event.parent) {
+    const auto parent = paths_.find(*event.parent);
+    if (parent == paths_.end()) {
+      error_ = std::string("a page of ") + std::string(component_name(event.component)) + " came before its parent";
+      return;
+    }
+    path = parent->second;
   }
   const std::size_t page_size = event.tokens.size() / event.blocks.size();
-  for (std::size_t i = 0; i < event.tokens.size(); ++i) {
-    name = then(name, event.tokens[i]);
-    if ((i + 1) % page_size == 0) names_[event.blocks[i / page_size]] = name;
+  for (std::size_t i = 0; i < event.blocks.size(); ++i) {
+    path.append(std::span(event.tokens).subspan(i * page_size, page_size));
+    paths_[event.blocks[i]] = path;
   }
 }
 

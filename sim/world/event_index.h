@@ -20,6 +20,7 @@
 
 #include "base/rng.h"
 #include "controller/kv_events.h"
+#include "key/path_hash.h"
 #include "tree/tree.h"
 
 namespace larder::sim {
@@ -44,10 +45,10 @@ class EventIndex final : public KvEventSink {
   Rng rng_;
   // By component and tier.
   std::array<std::array<std::unordered_set<std::int64_t>, kTierCount>, kComponentCount> there_;
-  std::unordered_map<std::int64_t, std::uint64_t> names_;  // of every block that it has heard of: the same on all ranks
-  std::uint64_t digest_ = 0;                               // sum over what is there
-  bool knows_story_ = false;                               // it has begun
-  bool is_deaf_ = true;                                    // what happens may be held back
+  std::unordered_map<std::int64_t, PathHash> paths_;  // to the end of every block that it has heard of
+  std::uint64_t digest_ = 0;                          // sum over what is there
+  bool knows_story_ = false;                          // it has begun
+  bool is_deaf_ = true;                               // what happens may be held back
   std::string error_;
 };
 

@@ -201,6 +201,18 @@ class StorageSwitchTest : public ::testing::Test {
     return ticket.is_ok() && answer.wait_for(kSwitchLimit) == std::future_status::ready && answer.get();
   }
 
+  // Attaches a backend and detaches it, when its threads wait for a disk, and its writes behind them.
+  void detach_hanging(Scheduler& scheduler, const std::shared_future<void>& comes_back) {
+    AttachRequest request;
+    request.backend = "queueing";
+    request.probe = false;
+    ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
+    for (int i = 0; i < 16; ++i) ASSERT_TRUE(threads_->post([comes_back] { comes_back.wait(); }).is_ok());
+    ASSERT_TRUE(generate(scheduler, 1));
+    ASSERT_TRUE(scheduler.detach_storage(std::chrono::milliseconds(20)).is_ok());
+    ASSERT_EQ(scheduler.storage().retired, 1u);
+  }
+
   sim::SimFileSystem files_{1};
   BackendFactory plain_;
   sim::FaultyBackend* hanging_ = nullptr;  // the last one made; its scheduler's
@@ -341,16 +353,9 @@ TEST_F(StorageSwitchTest, AStoreThatWasClearedWithAnErrorIsFilledAgain) {
 // use is there until they have ended.
 TEST_F(StorageSwitchTest, RetiredBackendsEndBeforeTheHostPools) {
   Scheduler& scheduler = add();
-  AttachRequest request;
-  request.backend = "queueing";
-  request.probe = false;
-  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
   std::promise<void> disk;
   const std::shared_future<void> comes_back = disk.get_future().share();
-  for (int i = 0; i < 16; ++i) ASSERT_TRUE(threads_->post([comes_back] { comes_back.wait(); }).is_ok());
-  ASSERT_TRUE(generate(scheduler, 1));
-  ASSERT_TRUE(scheduler.detach_storage(std::chrono::milliseconds(20)).is_ok());
-  EXPECT_EQ(scheduler.storage().retired, 1u);
+  ASSERT_NO_FATAL_FAILURE(detach_hanging(scheduler, comes_back));
   std::promise<void> began;
   ThreadPoolExecutor other("other", 1, 1);
   ASSERT_TRUE(other
@@ -367,16 +372,8 @@ TEST_F(StorageSwitchTest, RetiredBackendsEndBeforeTheHostPools) {
 // What hangs holds its own threads.
 TEST_F(StorageSwitchTest, ABackendWhoseThreadsHangHoldsUpNoOther) {
   Scheduler& scheduler = add();
-  AttachRequest request;
-  request.backend = "queueing";
-  request.probe = false;
-  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
   std::promise<void> disk;
-  const std::shared_future<void> comes_back = disk.get_future().share();
-  for (int i = 0; i < 16; ++i) ASSERT_TRUE(threads_->post([comes_back] { comes_back.wait(); }).is_ok());
-  ASSERT_TRUE(generate(scheduler, 1));
-  ASSERT_TRUE(scheduler.detach_storage(std::chrono::milliseconds(20)).is_ok());
-  ASSERT_EQ(scheduler.storage().retired, 1u);
+  ASSERT_NO_FATAL_FAILURE(detach_hanging(scheduler, disk.get_future().share()));
   const Status attached = scheduler.attach_storage(file_in("/other"), kSwitchLimit);
   EXPECT_TRUE(attached.is_ok()) << attached.to_string();
   EXPECT_TRUE(generate(scheduler, 2));
