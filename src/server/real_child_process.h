@@ -3,7 +3,7 @@
 // `larder bench llama` both.
 //
 // Threads: confined. Lifetime: the destructor ends the child (SIGTERM, then SIGKILL after a bounded wait); the kernel
-// kills the child when the parent dies.
+// kills the child when the thread that has started it ends, and so when the parent dies.
 #pragma once
 
 #include <atomic>

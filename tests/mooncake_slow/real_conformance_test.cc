@@ -16,7 +16,8 @@ mooncake_test::RealStore& shared_store() {
 
 class RealMooncakeHarness final : public HarnessBase {
  public:
-  explicit RealMooncakeHarness(std::uint64_t seed) : HarnessBase(3, seed) {}
+  // The store is started here: a check opens its backend on a thread that ends, and the servers would end with it.
+  explicit RealMooncakeHarness(std::uint64_t seed) : HarnessBase(3, seed) { (void)shared_store(); }
   [[nodiscard]] Result<std::unique_ptr<StorageBackend>> open(const BackendOptions& extra) override {
     return create("mooncake", shared_store().options(), extra, &real_file_system());
   }
