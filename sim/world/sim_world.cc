@@ -6,6 +6,7 @@
 
 #include "sim/world/cache_engine.h"
 #include "sim/world/connector_engine.h"
+#include "sim/world/sim_rank_group.h"
 #include "sim/world/small_models.h"
 
 namespace larder::sim {
@@ -59,7 +60,8 @@ std::string SimWorld::begin() {
 void SimWorld::start_processes() {
   groups_.clear();
   if (spec_.ranks > 1) {
-    groups_ = make_in_process_rank_group(static_cast<std::uint32_t>(spec_.ranks), clock_, 4096);
+    groups_ = make_simulated_rank_group(static_cast<std::uint32_t>(spec_.ranks), clock_, 4096,
+                                        [this](const std::string& why) { fail(why); });
   }
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     const Status started = ranks_[r]->start(groups_.empty() ? nullptr : groups_[r].get());

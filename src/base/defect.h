@@ -33,6 +33,7 @@ namespace larder {
   X(kSidecarHoleIgnored, "restore points look at anchors only", "SGLang 27010")                                     \
   X(kTenantIgnored, "storage keys do not know the tenant", "SGLang 37160, LMCache 2878")                            \
   X(kRankIgnored, "storage keys do not know the rank", "SGLang 26670")                                              \
+  X(kRankInPaths, "ranks name the paths of their trees differently", "")                                            \
   X(kChainRestarted, "the key chain begins anew where a prefix is extended", "SGLang 35269")                        \
   X(kRanksDecideAlone, "a rank's outcome counts without those of the others", "SGLang 30760")                       \
   X(kFailedWriteVisible, "file store: pages of a failed write are visible", "LMCache 4991")                         \

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/defect.h"
 #include "storage/backend.h"
 
 namespace larder {
@@ -41,8 +42,9 @@ Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::str
   NamespaceScope scope = scope_;
   scope.adapter = adapter;
   scope.salt = salt;
-  const NamespaceId id =
-      tree_.spaces().open(namespace_digest(model_, scope), tenants_.enter(salt), PathHash::of_space(adapter, salt));
+  const std::string path_salt = defect(Defect::kRankInPaths) ? salt + std::to_string(scope.tp_rank) : salt;
+  const NamespaceId id = tree_.spaces().open(namespace_digest(model_, scope), tenants_.enter(salt),
+                                             PathHash::of_space(adapter, path_salt));
   StoreScope store = make_store_scope(model_, scope);
   if (!has_group_) store.ranks = 1;
   table_.add(name, id, std::make_shared<const StoreScope>(std::move(store)));
