@@ -36,9 +36,10 @@ function(larder_install_service)
   file(GLOB options CONFIGURE_DEPENDS ${from}/*.env)
   install(FILES ${units} DESTINATION lib/systemd/system COMPONENT service EXCLUDE_FROM_ALL)
   install(FILES ${from}/larder.sysusers DESTINATION lib/sysusers.d RENAME larder.conf COMPONENT service EXCLUDE_FROM_ALL)
-  # A key may stand in them: systemd reads them as root.
-  install(FILES ${options} DESTINATION ../etc/larder COMPONENT service EXCLUDE_FROM_ALL
-    PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ)
+  # What was edited stays. (In a Debian package dpkg sees to that: packaging/debian/conffiles.)
+  install(CODE "set(larder_kept_files \"${options}\")\nset(larder_kept_folder ../etc/larder)" COMPONENT service
+    EXCLUDE_FROM_ALL)
+  install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/larder_install_kept.cmake COMPONENT service EXCLUDE_FROM_ALL)
 endfunction()
 
 macro(larder_set_packages)  # a macro: CPack reads variables of the folder that includes it

@@ -284,7 +284,7 @@ function(larder_add_command_tests)
       --extra library=$<TARGET_FILE:larder_bad_backend> --extra defect=${call} --extra store=1)
   endforeach()
   # A check may be repeated on what it has left behind.
-  set(one "$<TARGET_FILE:larder> conformance --backend file --directory ${PROJECT_BINARY_DIR}/conformance_twice")
+  set(one "'$<TARGET_FILE:larder>' conformance --backend file --directory '${PROJECT_BINARY_DIR}/conformance_twice'")
   string(APPEND one " --destructive --filter round_trip --seed 7")
   add_test(NAME larder_conformance/twice COMMAND sh -c "${one} && ${one}")
   set_tests_properties(larder_conformance/example larder_conformance/defect larder_conformance/hangs

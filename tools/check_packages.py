@@ -8,7 +8,7 @@ import subprocess
 import source_tree
 
 PAGE = "docs/install.md"
-GROUPS = ("build", "index", "events", "plot", "test", "package", "full", "fuzz", "tidy")
+GROUPS = ("build", "index", "events", "plot", "test", "llama", "package", "full", "fuzz", "tidy")
 
 
 def documented():

@@ -6,6 +6,7 @@
 # tools/check_packages.py compares the two lists.
 #   tools/install_deps.sh            what a build with everything in it, and its quick tests need
 #   tools/install_deps.sh --build    only what the `larder` command and liblarder.so are built with (./quickstart.sh)
+#   tools/install_deps.sh --llama    the same, and what tools/llama_env.sh needs (./quickstart.sh --llama)
 #   tools/install_deps.sh --package  what the Debian packages are made with
 #   tools/install_deps.sh --full     in addition what the full check (clang; Python and SGLang; llama.cpp; packages) and
 #                                    `larder bench storage` (fio) need
@@ -26,12 +27,13 @@ index_packages=(librocksdb-dev libhiredis-dev)
 events_packages=(libzmq3-dev cppzmq-dev)
 plot_packages=(libcairo2-dev)
 test_packages=(ccache python3 libgtest-dev redis-server clang-format universal-ctags pkg-config)
+llama_packages=(python3-pip)
 package_packages=(python3 dpkg-dev file)
 full_packages=(clang-16 fio curl chromium chromium-driver
   python3-venv python3-dev python3-pip binutils dpkg-dev file systemd libibverbs1 libnuma1 libcurl4)
 fuzz_packages=(clang-16 libclang-rt-16-dev)
 tidy_packages=(clang-16 clang-tidy-16)
-readonly groups=(build index events plot test package full fuzz tidy)
+readonly groups=(build index events plot test llama package full fuzz tidy)
 
 # Prints the names of groups, each once.
 list_groups() {
@@ -70,6 +72,7 @@ main() {
   local wanted=(build index events plot test)
   case "${1:-}" in
     --build) wanted=(build) ;;
+    --llama) wanted=(build llama) ;;
     --package) wanted=(build index events package) ;;
     --full | --fuzz | --tidy) wanted+=("${1#--}") ;;
     --list)
@@ -77,7 +80,7 @@ main() {
       return 0
       ;;
     "") ;;
-    *) echo "usage: $0 [--build|--package|--full|--fuzz|--tidy|--list [GROUP]]" >&2; return 2 ;;
+    *) echo "usage: $0 [--build|--llama|--package|--full|--fuzz|--tidy|--list [GROUP]]" >&2; return 2 ;;
   esac
 
   local missing=() package

@@ -60,16 +60,13 @@ stage() {
   seconds_of_stages+="$name $((SECONDS - begun)) s, "
 }
 
-# What tools/llama_env.sh needs beside what larder needs.
+# A pip that is not Debian's does as well.
 install() {
-  tools/install_deps.sh --build
   if ((has_own_server)) || python3 -m pip --version >/dev/null 2>&1; then
-    return 0
+    tools/install_deps.sh --build
+  else
+    tools/install_deps.sh --llama
   fi
-  local as_root=()
-  [[ "$(id -u)" == 0 ]] || as_root=(sudo)
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends python3-pip >/dev/null
 }
 
 build_larder() {

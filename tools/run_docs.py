@@ -112,7 +112,6 @@ class Page:
 def run_page(name, blocks, server):
     with tempfile.TemporaryDirectory(prefix="larder_docs_") as scratch:
         page = Page(name, pathlib.Path(scratch), server)
-        (page.scratch / "slots").mkdir()
         if any("model.gguf" in block for _, block in blocks):
             write_model = ROOT / "build/release/larder_write_model"
             subprocess.run([write_model, "qwen35", page.scratch / "model.gguf"], check=True, stdout=subprocess.DEVNULL)

@@ -226,6 +226,8 @@ int proxy_command(int argc, char** argv) {
   app.footer(
       "\nExamples:\n"
       "  larder proxy --store /var/tmp/larder -- llama-server -m model.gguf -c 32768 -np 4\n"
+      "  mkdir -p /dev/shm/slots\n"
+      "  llama-server -m model.gguf --port 8081 --slot-save-path /dev/shm/slots --cache-ram 0 &\n"
       "  larder proxy --upstream http://127.0.0.1:8081 --slot-dir /dev/shm/slots --store /var/tmp/larder\n"
       "Exit codes: 0 stopped; 1 llama-server or its model cannot be cached; 2 wrong arguments.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;

@@ -8,6 +8,7 @@
    with.
 2. Installs the library and the core of BUILD into a prefix, moves that, and compiles and runs programs against it: with
    find_package() in CMake and with pkg-config.
+3. Installs the component "service" twice: options of services that were edited in between are kept.
 Everything lies in BUILD/package_test, and stays there after a failure. Needs liblarder.so and liblarder_core.a built.
 """
 
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 
 from steps import need, run
@@ -102,6 +104,41 @@ def check_parent(source, work):
     print("ok   add_subdirectory: nothing of the project around it is changed")
 
 
+def install_service(build, root):
+    """What was said. With DESTDIR, as whoever makes a package does it."""
+    return run("cmake", "--install", build, "--prefix", "/usr", "--component", "service",
+               env=dict(os.environ, DESTDIR=str(root)))
+
+
+def check_edited_options(build, work):
+    if "LARDER_BUILD_TOOLS:BOOL=OFF" in (build / "CMakeCache.txt").read_text():
+        print("LEFT OUT: a build without the command has no services")
+        return
+    root = work / "service"
+    folder = root / "etc/larder"
+    manifest = build / "install_manifest_service.txt"
+    names = ["metadata-server.env", "proxy.env", "serve.env"]
+    install_service(build, root)
+    shipped = {name: (folder / name).read_text() for name in names}
+    need(all((folder / name).stat().st_mode & 0o777 == 0o640 for name in names), "a key may stand in them")
+    (folder / "proxy.env").write_text("LARDER_API_KEY=mine\n")
+    (folder / "serve.env").unlink()
+    (folder / "serve.env").symlink_to("elsewhere.env")  # which is not there at the moment
+    (folder / "metadata-server.env").chmod(0o600)
+    said = install_service(build, root)
+    need((folder / "proxy.env").read_text() == "LARDER_API_KEY=mine\n", "proxy.env was overwritten:\n" + said)
+    need(os.readlink(folder / "serve.env") == "elsewhere.env", "serve.env was overwritten:\n" + said)
+    for name in ("proxy.env", "serve.env"):
+        new = folder / f"{name}.new"
+        need(new.read_text() == shipped[name] and new.stat().st_mode & 0o777 == 0o640, f"{new.name} is the new one")
+        need(re.search(rf"Kept: \S*/etc/larder/{name}; .* {new.name} ", said), f"nothing is said of {name}:\n" + said)
+        need(f"/etc/larder/{name}\n" not in manifest.read_text() + "\n", f"uninstalling would take {name} along")
+    need((folder / "metadata-server.env").stat().st_mode & 0o777 == 0o600, "what is up to date is left alone")
+    there = sorted(path.name for path in folder.iterdir())
+    need(there == sorted([*names, "proxy.env.new", "serve.env.new"]), f"/etc/larder has {there}")
+    print("ok   component service: edited options are kept")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
@@ -112,6 +149,7 @@ def main():
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     check_parent(source, work)
+    check_edited_options(build, work)
     prefix = install(build, work)
     check_find_package(prefix, source, work)
     check_pkg_config(prefix, source, work)

@@ -9,8 +9,9 @@
 //
 //   const auto device = open_cuda_device({}).value();
 //   ...
-//   LayerWaits waits(*gate, stream, limit);
-//   for (layer = 0; ...) { LARDER_RETURN_IF_ERROR(waits.before(layer)); launch(layer, stream); }
+//   std::optional<LayerWaits> waits;
+//   if (step.gate != nullptr) waits.emplace(*step.gate, stream, limit);  // null: nothing is being loaded
+//   for (layer = 0; ...) { if (waits) LARDER_RETURN_IF_ERROR(waits->before(layer)); launch(layer, stream); }
 //
 // Threads: two for each stream that a TransferEngine makes. They sleep unless there is work.
 // Lifetime: outlives the pools, the transfer engine and everything made from its memory sources.
