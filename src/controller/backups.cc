@@ -31,10 +31,7 @@ const Admission* Backups::admission() const {
   return (config_.write_policy == WritePolicy::kWriteThroughSelective ? by_hits_ : all_).get();
 }
 
-bool Backups::keeps(ComponentKind c) const {
-  if (host_ == nullptr || !config_.host_tier_for_full) return false;  // full is the backbone: all else stands on it
-  return c != ComponentKind::kMamba || config_.host_tier_for_state;
-}
+bool Backups::keeps(ComponentKind c) const { return host_ != nullptr && keeps_on_host(config_, c); }
 
 bool Backups::take_failure() { return std::exchange(has_failed_, false); }
 

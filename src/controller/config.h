@@ -83,6 +83,10 @@ struct CacheConfig {
 // kInvalidArgument names the field and its range.
 [[nodiscard]] Status validate_config(const CacheConfig& config);
 
+// May the component have copies on the host? Without those of full, nothing may: all else stands on them.
+[[nodiscard]] inline bool keeps_on_host(const CacheConfig& config, ComponentKind c) {
+  return config.host_tier_for_full && (c != ComponentKind::kMamba || config.host_tier_for_state);
+}
 // kInvalidArgument names the rank that is not below its size.
 [[nodiscard]] Status validate_scope(const NamespaceScope& scope);
 

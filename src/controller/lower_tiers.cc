@@ -41,8 +41,10 @@ class Flushing {
 TreeConfig tree_config(const CacheConfig& config, const LowerTiers::Parts& parts) {
   TreeConfig tree = tree_config_for(parts.model, config.eviction_policy, parts.allows_host_gaps, config.eviction_order);
   tree.is_exclusive = config.exclusive_tiers;
-  if (parts.host == nullptr) return tree;
-  for (const ComponentKind c : kAllComponents) tree.host_blocks[index_of(c)] = parts.host->blocks_per_slot(c);
+  for (const ComponentKind c : kAllComponents) {
+    tree.host_keeps[index_of(c)] = parts.host != nullptr && keeps_on_host(config, c);
+    if (parts.host != nullptr) tree.host_blocks[index_of(c)] = parts.host->blocks_per_slot(c);
+  }
   return tree;
 }
 }  // namespace

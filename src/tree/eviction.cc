@@ -106,12 +106,20 @@ bool Eviction::stays_for_backup(Id id, ComponentKind c, VictimRule rule) {
   if (rule == VictimRule::kDrop) return false;
   const Node& n = node(id);
   const bool has_copy = n.has(bit_of(c, Tier::kHost));
-  if (!has_copy && rule == VictimRule::kBackUpFirst) return true;
   constexpr Bits kDeviceBits = kFullDevice | kSwaDevice | kMambaDevice;
   const bool is_leaf = n.heap_at[leaf_place(Tier::kDevice)] != kNotInHeap;  // it leaves with all that it has there
-  const Bits leaving = is_leaf ? static_cast<Bits>(n.published() & kDeviceBits) : bit_of(c, Tier::kDevice);
-  if (state_.backlog.lacks(n, clear_bits(static_cast<Bits>(leaving << kComponentCount), n.present))) return true;
-  return !has_copy && !is_next_to_leave_host(id, c);
+  const bool leaves_whole = is_leaf && (c == ComponentKind::kFull || !has_copy);
+  const Bits leaving = leaves_whole ? static_cast<Bits>(n.published() & kDeviceBits) : bit_of(c, Tier::kDevice);
+  const Bits lost = clear_bits(static_cast<Bits>(leaving << kComponentCount), n.present);  // no copy on the host
+  if (state_.backlog.lacks(n, lost)) return true;
+  if ((lost & state_.host_keeps) == 0) return false;
+  if (rule == VictimRule::kBackUpFirst) return true;
+  const auto goes = [&](ComponentKind of) { return (lost & state_.host_keeps & bit_of(of, Tier::kHost)) != 0; };
+  const ComponentKind judged = !has_copy                     ? c
+                               : goes(ComponentKind::kMamba) ? ComponentKind::kMamba
+                               : goes(ComponentKind::kSwa)   ? ComponentKind::kSwa
+                                                             : ComponentKind::kFull;
+  return !is_next_to_leave_host(id, judged);
 }
 
 // Would a host that is full let go of a copy of this before all that it may let go of now? As a rule it has let go of

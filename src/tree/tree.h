@@ -84,6 +84,7 @@ struct TreeConfig {
   // A page, a window page, a checkpoint: what orders that weigh compare.
   std::array<std::uint64_t, kComponentCount> slot_bytes = {1, 1, 1};
   std::array<std::uint64_t, kComponentCount> host_blocks = {1, 1, 1};  // of a slot on the host: what tenants hold there
+  std::array<bool, kComponentCount> host_keeps = {true, true, true};   // who may have a copy on the host
 };
 [[nodiscard]] TreeConfig tree_config_for(const ModelSpec& model, EvictionPolicy policy, bool write_back,
                                          std::shared_ptr<const EvictionOrder> order = nullptr);
@@ -179,7 +180,8 @@ struct NodeView {
   bool has_children = false;
 };
 
-// What becomes of a victim on the device that has no host copy.
+// What becomes of a victim on the device that has no host copy, or, being a leaf, takes a window or a state with it
+// that has none.
 enum class VictimRule : std::uint8_t {
   kDrop,         // it is deleted (with what only the host has beneath it, if nobody uses it)
   kBackUpFirst,  // it is returned in needs_backup and stays

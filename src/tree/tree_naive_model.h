@@ -57,6 +57,20 @@ struct NaiveTree {
     }
     return !p.ops.empty();
   }
+  // Of all components, what is in any tier.
+  std::uint64_t held() const {
+    std::uint64_t out = 0;
+    for (const auto& [path, p] : pages) {
+      for (std::size_t c = 0; c < 3; ++c) out += present(&p, c, 0) || present(&p, c, 1) ? 1 : 0;
+    }
+    return out;
+  }
+  [[nodiscard]] static bool lacks_copy(const NodeView& view) {
+    for (std::size_t c = 0; c < 3; ++c) {
+      if (!view.device[c].empty() && view.host[c].empty()) return true;
+    }
+    return false;
+  }
   std::uint64_t window_begin(std::uint64_t end) const { return end - std::min(end, window); }
   std::uint64_t walked(const Path& path) {
     std::uint64_t n = 0;

@@ -426,6 +426,7 @@ class PropertyRun {
     const std::size_t component = op.r[1] % 3;
     if ((component == 1 && model_.window == 0) || (component == 2 && !model_.mamba)) return {};
     const auto c = static_cast<ComponentKind>(component);
+    const std::size_t tier = t == kDev ? 0 : 1;
     const std::uint64_t want = 1 + op.r[2] % 6;
     constexpr std::array kRules = {VictimRule::kDrop, VictimRule::kBackUpFirst, VictimRule::kBackUpWorth};
     const VictimRule rule = kRules[op.r[3] % kRules.size()];
@@ -436,20 +437,19 @@ class PropertyRun {
     if (out.demoted + out.dropped != out.freed) return "evict: demoted + dropped differs from freed";
     if (t == kHst && has_victim != (out.freed > 0)) return "evict_host frees nothing although a victim was named";
     drain();
-    if (came_back_[component][t == kDev ? 0 : 1].size() != out.freed) return "evict: freed differs from what came back";
+    if (came_back_[component][tier].size() != out.freed) return "evict: freed differs from what came back";
     for (const NodeId node : out.needs_backup) {
-      if (!tree_->exists(node)) return "evict: needs_backup names a dead node";
-      if (!tree_->view(node).host[component].empty()) return "evict: needs_backup names a node with a copy";
+      const bool may_stay = tree_->exists(node) && NaiveTree::lacks_copy(tree_->view(node));
+      if (!may_stay) return "evict: needs_backup names a node that is dead, or has all copies";
     }
-    if (rule == VictimRule::kBackUpFirst && t == kDev && out.dropped != 0 && component == 0) return "evict dropped";
+    const std::uint64_t held = rule == VictimRule::kBackUpFirst && t == kDev ? model_.held() : 0;
     if (std::string error = take_evicted(); !error.empty()) return error;
+    if (held > model_.held()) return "evict took what has no copy";
     const bool must_reach = t == kHst || rule == VictimRule::kDrop;
-    if (must_reach && out.freed < want && more_to_evict(component, t == kDev ? 0 : 1)) return "evict gave up early";
-    if (!must_reach && out.freed < want && out.needs_backup.empty() && more_to_evict(component, 0)) {
-      return "evict names nothing to back up";
-    }
-    const auto has_more = [&](char space) { return more_to_evict(component, t == kDev ? 0 : 1, space); };
-    return tenants_.judge(model_, component, t == kDev ? 0 : 1, out, must_reach, {has_more('A'), has_more('B')});
+    const bool has_given_up = out.freed < want && out.needs_backup.empty() && more_to_evict(component, tier);
+    if (has_given_up) return must_reach ? "evict gave up early" : "evict names nothing to back up";
+    const auto has_more = [&](char space) { return more_to_evict(component, tier, space); };
+    return tenants_.judge(model_, component, tier, out, must_reach, {has_more('A'), has_more('B')});
   }
 
   // Could an eviction have freed more of (c, t)? Leaves for full; anything unlocked for the others.

@@ -3,6 +3,18 @@
 
 namespace larder::tree {
 
+namespace {
+
+Bits host_bits(const std::array<bool, kComponentCount>& components) {
+  Bits out = 0;
+  for (const ComponentKind c : kAllComponents) {
+    if (components[index_of(c)]) out = static_cast<Bits>(out | bit_of(c, Tier::kHost));
+  }
+  return out;
+}
+
+}  // namespace
+
 TreeState::TreeState(const TreeConfig& given)
     : config(given),
       page_size(std::max(1u, given.page_size)),
@@ -11,6 +23,7 @@ TreeState::TreeState(const TreeConfig& given)
       order(given.has_mamba || given_order->without_states() == nullptr ? given_order.get()
                                                                         : given_order->without_states()),
       weighs(order->weighs() && given.has_mamba && given.window_tokens == 0),
+      host_keeps(host_bits(given.host_keeps)),
       chooses(order->chooses() && !given.has_mamba),
       stats(order->checkpoint_parameters()),
       ops(nodes),

@@ -60,6 +60,7 @@ struct TreeState {
   const EvictionOrderPtr given_order;
   const EvictionOrder* const order;  // that, or what it names for models without recurrent state
   const bool weighs;                 // RadixTree::weighs()
+  const Bits host_keeps;             // TreeConfig::host_keeps
   const bool chooses;                // the order does
 
   CheckpointStats stats;  // what the order has learnt

@@ -43,9 +43,10 @@ enum class Difference : std::uint8_t {
   kAdoptBeneathDevice,
   kBackedFirst,
   kInnerBackedUp,
+  kLeafWholeBackedUp,
   kKeysKnowTenant,
 };
-inline constexpr std::size_t kDifferenceCount = 24;
+inline constexpr std::size_t kDifferenceCount = 25;
 
 // Which differential test meets an entry.
 enum class DifferencePart : std::uint8_t { kRestorePoint, kTree };

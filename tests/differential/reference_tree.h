@@ -227,6 +227,7 @@ class ReferenceTree {
   [[nodiscard]] bool is_leaf(const Node& node, std::size_t tier, bool copies_too) const;
   [[nodiscard]] std::vector<double> policy_key(const Node& node) const;
   [[nodiscard]] std::vector<Node*> leaves(std::size_t tier, bool copies_too) const;  // oldest first
+  [[nodiscard]] static bool lacks_copy(const Node& node);
   [[nodiscard]] Node* next_leaf(std::size_t tier);
   // What hangs on a leaf of the device that has no copy, and is on the host: empty as a rule.
   [[nodiscard]] std::vector<Node*> hanging(const Node& leaf) const;

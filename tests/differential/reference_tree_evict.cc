@@ -61,6 +61,14 @@ void ReferenceTree::back_up_for_reference(Node* node) {
   back_up_node(*node, [&](std::size_t) { return own_slot_++; });
 }
 
+// Has the host not all that the device has?
+bool ReferenceTree::lacks_copy(const Node& node) {
+  for (std::size_t part = 0; part < 3; ++part) {
+    if (node.has(part, kOnDevice) && !node.has(part, kOnHost)) return true;
+  }
+  return false;
+}
+
 // nullptr: none.
 ReferenceNode* ReferenceTree::next_leaf(std::size_t tier) {
   std::vector<Node*> all = leaves(tier, false);
@@ -71,7 +79,10 @@ ReferenceNode* ReferenceTree::next_leaf(std::size_t tier) {
     Node* const first = with_copies.empty() ? nullptr : with_copies.front();
     return first != leaf && differs(Difference::kHostCopyEvictable) ? first : leaf;
   }
-  if (!shape_.write_back || leaf == nullptr || leaf->has(kFullPart, kOnHost)) return leaf;
+  if (!shape_.write_back || leaf == nullptr) return leaf;
+  if (leaf->has(kFullPart, kOnHost)) {
+    return lacks_copy(*leaf) && differs(Difference::kLeafWholeBackedUp) ? nullptr : leaf;
+  }
   if (differs(Difference::kBackedFirst)) return nullptr;
   back_up_for_reference(leaf);
   return leaf;
@@ -93,7 +104,8 @@ void ReferenceTree::evict_full(std::size_t tier, std::size_t count, ReferenceEvi
   for (Node* leaf : leaves(tier, false)) {
     if (covered >= count) break;
     covered += leaf->key.size();
-    if (!leaf->has(kFullPart, kOnHost)) out.needs_backup.push_back(leaf);
+    const bool is_waited_for = lacks_copy(*leaf) && ours(Difference::kLeafWholeBackedUp);
+    if (is_waited_for || !leaf->has(kFullPart, kOnHost)) out.needs_backup.push_back(leaf);
   }
 }
 
