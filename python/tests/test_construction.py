@@ -3,6 +3,9 @@
 
 import json
 import logging
+import os
+import sys
+import types
 
 import pytest
 from fake_engine import Config
@@ -231,6 +234,80 @@ def test_scales_of_the_cache_are_told_apart_by_what_the_file_says(engine, tmp_pa
         path.write_text(json.dumps({"kv_cache": {"scaling_factor": {"0": {"0": scale}}}}))
         texts.append(identity_of(engine))
     assert texts[1] == texts[3] and len(set(texts)) == 3
+
+
+def test_experts_of_other_weights_are_told_apart(engine, monkeypatch):
+    """ktransformers' weights take the place of some of the model's; without them the identity is what it was."""
+    from sglang.srt import runtime_context
+
+    text = identity_of(engine)
+    moe = types.SimpleNamespace(kt_weight_path=None, kt_method="AMXINT4")
+    context = types.SimpleNamespace(moe=moe)
+    monkeypatch.setattr(runtime_context, "get_exec", lambda: context, raising=False)
+    assert identity_of(engine) == text
+    texts = {text}
+    for moe.kt_weight_path, moe.kt_method in (("a", "AMXINT4"), ("b", "AMXINT4"), ("b", "AMXINT8")):
+        texts.add(identity_of(engine))
+    assert len(texts) == 4
+
+
+def evenly(layers, rank, size):
+    """As SGLang divides the layers of a model among stages, where it is given a list or can divide evenly."""
+    given = os.environ.get("SGLANG_PP_LAYER_PARTITION")
+    counts = [int(count) for count in given.split(",")] if given else [layers // size] * size
+    if len(counts) != size or sum(counts) != layers:
+        raise ValueError("another model's list")
+    return sum(counts[:rank]), sum(counts[: rank + 1])
+
+
+@pytest.mark.parametrize("layers", [48, None])
+def test_a_stage_with_other_layers_is_another_one(engine, monkeypatch, layers):
+    """Hybrid models' pools number their layers from 0 on in each stage. layers: None: SGLang does not say how many."""
+    from sglang.srt import runtime_context
+
+    def identity(rank, size, partition):
+        with monkeypatch.context() as patch:
+            patch.delenv("SGLANG_PP_LAYER_PARTITION", raising=False)
+            if partition:
+                patch.setenv("SGLANG_PP_LAYER_PARTITION", partition)
+            storage = make(engine, Config(pp_rank=rank, pp_size=size))
+            storage.close()
+            return json.loads(storage._identity.text())
+
+    if layers:
+        model = types.SimpleNamespace(num_hidden_layers=layers)
+        monkeypatch.setattr(runtime_context, "process_model_config", lambda: model, raising=False)
+    utils = types.SimpleNamespace(get_pp_indices=evenly)
+    monkeypatch.setitem(sys.modules, "sglang.srt.distributed.utils", utils)
+    even, other = identity(1, 4, None), identity(1, 4, "13,12,12,11")
+    assert even != other
+    assert {key for key in even if even[key] != other[key]} == {"pp_layers"}
+    assert "pp_layers" not in identity(0, 1, None) and identity(0, 1, None) == identity(0, 1, "48")
+    if layers:
+        assert even["pp_layers"] == [12, 24] and other["pp_layers"] == [13, 25]
+        assert identity(1, 4, "12,12,12,12") == even
+        assert identity(1, 4, "1,2")["pp_layers"] == "1,2"
+
+
+@pytest.mark.parametrize(
+    "config, extra, machines, told",
+    [
+        ({"is_mla_model": True, "tp_size": 2}, {}, 1, "nothing is restorable on the others"),
+        ({"is_mla_model": True}, {}, 1, None),
+        ({"tp_size": 2}, {}, 1, None),
+        ({}, {"backend": "file"}, 2, "the server has 2"),
+        ({}, {"backend": "file"}, 1, None),
+        ({}, {}, 2, None),
+    ],
+)
+def test_stores_that_some_ranks_cannot_reach_are_told(engine, caplog, tmp_path, config, extra, machines, told):
+    engine.parallel.nnodes = machines
+    if extra:
+        extra = {**extra, "directory": str(tmp_path / "store"), "max_size": "64M"}
+    with caplog.at_level(logging.WARNING, "larder.sglang"):
+        make(engine, Config(**config), **extra).close()
+    lines = [r.getMessage() for r in caplog.records if "the backend is" in r.getMessage()]
+    assert len(lines) == (told is not None) and all(told in line for line in lines)
 
 
 def test_a_draft_model_that_is_quantized_otherwise_is_another_one(engine):

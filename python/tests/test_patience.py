@@ -33,6 +33,17 @@ def test_a_clear_that_failed_is_owed(fake_storage, monkeypatch):
     assert "\nlarder_sglang_clear_owed 0\n" in storage.store_metrics()
 
 
+def test_a_store_that_can_never_clear_says_what_helps(fake_storage, monkeypatch, caplog):
+    """A plug-in without the entry `clear`: trying again is no way out."""
+
+    def refuse(space, timeout=None):
+        raise larder.Error(larder.Code.UNSUPPORTED, "plugin X: has no entry 'clear'")
+
+    monkeypatch.setattr(FakeSpace, "clear", refuse)
+    assert fake_storage.clear() is False and fake_storage.batch_exists(chain(1)) == 0
+    assert "has no entry 'clear'. This store can never clear" in caplog.text and "weights_fingerprint" in caplog.text
+
+
 class Clock:
     """Time that passes when a store works."""
 
@@ -76,6 +87,44 @@ def test_what_is_in_time_gets_all_time_again():
     with patience.deadline():
         clock.now += 31.0  # nothing was asked of the store
     assert patience.seconds() == 4.0 and work(3.9) == 4.0
+
+
+def test_what_is_late_but_has_brought_something_keeps_its_time():
+    clock = Clock()
+    patience = Patience(4.0, clock=clock)
+
+    def read(seconds, brings):
+        with patience.deadline() as deadline:
+            clock.now += min(seconds, deadline.left())
+            if brings:
+                deadline.note_progress()
+        return patience.seconds()
+
+    assert [read(9.0, True), read(9.0, True)] == [4.0, 4.0]
+    assert [read(9.0, False), read(9.0, False)] == [0.1, 0.1]
+    assert [read(9.0, True), read(3.0, False)] == [4.0, 4.0]
+
+
+def test_reads_from_a_slow_store_have_all_the_time(fake_storage, monkeypatch):
+    """Each brings half of its pages and ends late; the next one is not cut short for it."""
+    clock, storage, waited = Clock(), fake_storage, []
+    storage._get_patience._clock = clock
+    keys, there = chain(4), slots(0, 1, 2, 3, page_size=4)
+    assert storage.batch_set_v1(keys[:2], there[:8]) == [True, True]
+    real = FakeSpace.get
+
+    def slow(space, *args, timeout, **more):
+        waited.append(timeout)
+        clock.now += timeout
+        return real(space, *args, timeout=timeout, **more)
+
+    monkeypatch.setattr(FakeSpace, "get", slow)
+    for _ in range(3):
+        assert storage.batch_get_v1(keys, there) == [True, True, False, False]
+    assert waited == [4.0] * 3
+    for _ in range(2):
+        assert storage.batch_get_v1(keys[2:], there[:8]) == [False, False]
+    assert waited[3:] == pytest.approx([4.0, 0.1])
 
 
 def test_a_node_of_many_batches_ends_before_the_engine_gives_up(fake_storage, monkeypatch):

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tells one server's pages from another's: weights as they change, their fingerprint, the place among ranks."""
 
+import builtins
 import json
+import logging
+import types
 
 import pytest
 from fake_engine import Config, HostPool, slots
@@ -33,6 +36,71 @@ def test_an_update_that_is_taken_back_without_a_flush_counts(make_storage, engin
     assert storage.batch_set_v1(keys, slots(0, 1, page_size=4), prefix()) == [False, False]
     pool.clear()
     assert storage.batch_set_v1(keys, slots(0, 1, page_size=4), prefix()) == [True, True]
+
+
+def test_a_flush_before_the_update_does_not_count(make_storage, engine, caplog):
+    """A trainer that flushes first: what the log says helps."""
+    pool = HostPool()
+    storage = make_storage({"kv": pool})
+    pool.clear()
+    engine.serving.weight_version = "run1-2"
+    with caplog.at_level(logging.WARNING, "larder.sglang"):
+        assert storage.batch_set_v1(chain(1), slots(0, page_size=4), prefix()) == [False]
+    assert "A flush before the update does not count: update first, then flush" in caplog.text
+    pool.clear()
+    assert storage.batch_set_v1(chain(1), slots(0, page_size=4), prefix()) == [True]
+
+
+@pytest.mark.parametrize("versions, told", [
+    (["default"], 0), (["1"], 1), (["7", "8", "9"], 1), (["run1-7"], 0), (["20261129174500"], 0), (["step 7"], 0),
+])  # fmt: skip
+def test_a_version_that_is_a_counter_is_told_once(make_storage, engine, monkeypatch, caplog, versions, told):
+    """The next training run counts from 1, too."""
+    from sglang.srt import runtime_context
+
+    launched = types.SimpleNamespace(weight_version="default")
+    monkeypatch.setattr(runtime_context, "get_server_args", lambda: launched, raising=False)
+    storage = make_storage()
+    with caplog.at_level(logging.WARNING, "larder.sglang"):
+        for version in versions:
+            engine.serving.weight_version = version
+            storage.batch_exists(chain(1))
+    lines = [record.getMessage() for record in caplog.records if "bare number" in record.getMessage()]
+    assert len(lines) == told and all(f'"run7-{versions[0]}"' in line for line in lines)
+
+
+def test_a_counter_that_the_server_was_started_with_is_the_operators(make_storage, engine, monkeypatch, caplog):
+    from sglang.srt import runtime_context
+
+    launched = types.SimpleNamespace(weight_version=3)
+    monkeypatch.setattr(runtime_context, "get_server_args", lambda: launched, raising=False)
+    engine.serving.weight_version = "3"
+    with caplog.at_level(logging.WARNING, "larder.sglang"):
+        make_storage().batch_exists(chain(1))
+    assert "bare number" not in caplog.text
+
+
+def test_the_fingerprint_reads_its_samples_and_no_blocks_around_them(tmp_path, monkeypatch):
+    """File systems of a network have blocks of 1 MiB and more: a buffered file reads one for each sample."""
+    from larder.sglang import weights
+
+    def read_so_far():
+        with open("/proc/self/io") as counters:
+            return int(counters.readline().split()[1])
+
+    count, size = 16, 4 << 20
+    names = {
+        f"e{i}": {"dtype": "U8", "shape": [size], "data_offsets": [i * size, (i + 1) * size]} for i in range(count)
+    }
+    header = json.dumps(names).encode()
+    path = tmp_path / "model.safetensors"
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + count * size)
+    monkeypatch.setattr(weights, "open", lambda name, mode: builtins.open(name, mode, 1 << 20), raising=False)
+    before = read_so_far()
+    weights.weights_fingerprint(str(path), None)
+    assert read_so_far() - before < 1 << 20  # of 64 MiB; buffered it is 47
 
 
 def test_a_change_in_any_tensor_changes_the_fingerprint(tmp_path):

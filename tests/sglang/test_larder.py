@@ -2,7 +2,7 @@
 """Larder behind the real SGLang: every case of the rig, and what other backends get wrong."""
 
 import pytest
-from rig import cases, larder_backend, ranks, world
+from rig import cases, holes, larder_backend, pools, ranks, world
 from sglang.srt.mem_cache.hicache_storage import PoolTransferResult
 
 
@@ -97,3 +97,52 @@ def test_ranks_agree_on_a_length_that_each_of_them_can_restore(tmp_path):
     """Rank 0 has states after 2 and 4 pages, rank 1 after 2 and 6: both restore 2, not the smaller maximum 4."""
     restored = ranks.run(2, holes_per_rank, larder_backend.describe(tmp_path / "store"))
     cases.expect(restored, [2, 2], "pages restored per rank")
+
+
+def stage(first, full):
+    """Returns what makes the device of a stage with 12 layers, from `first` on, of a model with recurrent states."""
+    states = [layer for layer in range(first, first + 12) if layer not in full]
+
+    def make(kind, size):
+        from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool
+
+        requests = pools._mamba_requests(size, layers=states)
+        pool = HybridLinearKVPool(
+            **pools._common(size),
+            head_num=size.heads,
+            head_dim=pools.HEAD_DIM,
+            full_attention_layer_ids=full,
+            mamba_pool=requests.mamba_pool,
+            start_layer=first,
+        )
+        parts = [*pools._kv_parts(pool.full_kv_pool), *pools._mamba_parts(requests)]
+        components = pools._components("MAMBA")
+        return pools.Device(kind, size.page_size, pools._allocator(size, pool), requests, components, parts)
+
+    return make
+
+
+@pytest.mark.parametrize("layers", [48, None], ids=["layers known", "layers unknown"])
+def test_stages_of_a_pipeline_with_other_layers_share_nothing(tmp_path, monkeypatch, layers):
+    """The second of four stages, with as many layers of each kind, that begin one layer later: nothing in the pools
+    themselves tells them apart."""
+    import types
+
+    from sglang.srt import runtime_context
+
+    if layers:
+        model = types.SimpleNamespace(num_hidden_layers=layers)
+        monkeypatch.setattr(runtime_context, "process_model_config", lambda: model)
+    backend, found, layouts = larder_backend.describe(tmp_path / "store", max_size="256M"), [], []
+    for first, partition, seed in ((12, "12,12,12,12", 1), (13, "13,12,12,11", 2), (12, "12,12,12,12", 1)):
+        monkeypatch.setattr(pools, "_mamba", stage(first, [15, 19, 23]))
+        monkeypatch.setenv("SGLANG_PP_LAYER_PARTITION", partition)
+        with world.World(backend, kind="mamba", seed=seed, pp_rank=1, pp_size=4) as w:
+            layouts.append({name: pool.pool.layout for name, pool in w.store._spaces._pools.items()})
+            tokens = holes.prompt(w)
+            if not found:
+                w.insert(tokens)
+                w.flush()
+            found.append(holes.look(w, tokens))
+    cases.expect(layouts[0], layouts[1], "what the pools say")
+    cases.expect(found, [holes.ALL, holes.NOTHING, holes.ALL], "restored")

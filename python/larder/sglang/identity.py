@@ -6,6 +6,8 @@ Not in it: adapter (LoRA) and salt. SGLang seeds its page keys with both.
 
 import hashlib
 import json
+import logging
+import os
 import threading
 from typing import Any, Mapping, Optional
 
@@ -13,6 +15,8 @@ from sglang.srt import runtime_context
 
 from larder.sglang.settings import Settings
 from larder.sglang.weights import weights_fingerprint
+
+logger = logging.getLogger("larder.sglang")
 
 # Of SGLang's model configuration. The first have to be there, others may.
 _MODEL_FIELDS = ("model_path", "revision", "dtype", "quantization", "kv_cache_dtype")
@@ -28,6 +32,9 @@ _OTHER_MODEL_FIELDS = (
 _RARE_MODEL_FIELDS = ("decrypted_config_file", "modelopt_checkpoint_restore_path", "rl_quant_profile")
 # Of the configuration of the loader of weights: an adapter that it merges into them.
 _LOADER_FIELDS = ("qlora_adapter_name_or_path",)
+# Of the configuration of the layers with experts: other weights, of another quantization, for some of them.
+_EXPERT_FIELDS = ("kt_weight_path", "kt_method", "kt_num_gpu_experts")
+_MAX_STEP = 10_000_000  # a weight version up to this is a trainer's counter; above, it may be a time
 
 
 def canonical(value: Any) -> str:
@@ -49,6 +56,7 @@ class Identity:
         self._lock = threading.Lock()
         self._fingerprints: dict[tuple[str, Optional[str]], str] = {}
         self._last: tuple[Any, str] = (None, "")
+        self._has_told_of_counters = False
         self._fixed = {
             "engine": "sglang",
             "engine_version": settings.engine_version or _engine_version(),
@@ -59,6 +67,7 @@ class Identity:
             "should_split_heads": False,
             "dcp": [config.dcp_rank, config.dcp_size, config.logical_page_size],
             **_cache_scales(),
+            **_stage(config),
         }
         self._require_model_fields()
         self.text()
@@ -91,10 +100,24 @@ class Identity:
     def _make(self, now: Weights) -> str:
         fields = {name: _plain(_read("get_model", name)) for name in _MODEL_FIELDS + _OTHER_MODEL_FIELDS}
         fields.update(_rare_fields())
+        self._tell_of_counters(now[2])
         weights = self._settings.weights_fingerprint or self._fingerprint(now[0], now[1], "weights_fingerprint")
         return canonical(
             {**self._fixed, "model": fields, "weights": weights, "weight_version": now[2]},
         )
+
+    def _tell_of_counters(self, version: Optional[str]) -> None:
+        """Once. The next run of a trainer counts from the same number, with other weights."""
+        if self._has_told_of_counters or self.is_as_launched() or version is None:
+            return
+        if not (version.isascii() and version.isdigit() and int(version) <= _MAX_STEP):
+            return
+        self._has_told_of_counters = True
+        logger.warning(
+            "larder: the weight version %r is a bare number; another training run that counts as far has other weights "
+            "under it, and would be given the pages of this one. Put the run into it, as in \"run7-%s\", or clear the "
+            "storage at the start of each run", version, version,
+        )  # fmt: skip
 
     def _draft(self) -> Optional[str]:
         """What names the draft model of speculative decoding, for pools that hold its state; None: there is none."""
@@ -139,6 +162,17 @@ class Identity:
         return None if version is None else str(version)
 
 
+def is_decode_server() -> bool:
+    """Whether the server is the decoding half of a disaggregated one."""
+    return bool(_read("get_disagg", "disaggregation_mode") == "decode")
+
+
+def machines() -> int:
+    """Of the server."""
+    count = _read("get_parallel", "nnodes", 1)
+    return count if isinstance(count, int) else 1
+
+
 _ABSENT = object()
 
 
@@ -160,7 +194,28 @@ def _rare_fields() -> dict[str, Any]:
             loader = None
     if isinstance(loader, Mapping):
         fields.update({name: loader.get(name) for name in _LOADER_FIELDS})
+    experts = _read("get_exec", "moe")
+    if getattr(experts, "kt_weight_path", None) is not None:
+        fields.update({name: getattr(experts, name, None) for name in _EXPERT_FIELDS})
     return {name: _plain(value) for name, value in fields.items() if value is not None}
+
+
+def _stage(config: Any) -> dict[str, Any]:
+    """Which of the model's layers this rank's stage of a pipeline has, from the first to before the last.
+
+    Pools of hybrid models number their layers from 0 on in each stage. SGLang divides the layers by the operator's
+    list, or evenly. Where their number is not known the list stands for it; without a list everything else in the
+    identity says what evenly is.
+    """
+    if config.pp_size <= 1:
+        return {}
+    try:
+        from sglang.srt.distributed.utils import get_pp_indices
+
+        layers = runtime_context.process_model_config().num_hidden_layers
+        return {"pp_layers": list(get_pp_indices(layers, config.pp_rank, config.pp_size))}
+    except Exception:  # SGLang raises errors of several kinds
+        return {"pp_layers": os.environ.get("SGLANG_PP_LAYER_PARTITION")}
 
 
 def _cache_scales() -> dict[str, str]:

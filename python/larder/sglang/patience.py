@@ -5,6 +5,7 @@ SGLang waits for its storage threads when it flushes and detaches, 10 s, and end
 writes a node looks up only after the last batch, and a store that hangs fails no write: it takes the bytes, to write
 them later. So all pools and slices of a call share one deadline; a thread waits in full for one call in 30 s, and a
 little for the others. With the 5 s of a write it has made 200 calls within 10 s, of 128 pages each if pages are whole.
+A read that is late but brought pages shows a store that is slow and well: the next one has all the time, too.
 """
 
 import contextlib
@@ -26,6 +27,11 @@ class Deadline:
         self._clock = clock
         self._end = clock() + seconds
         self.was_asked = False
+        self.has_progress = False
+
+    def note_progress(self) -> None:
+        """The store has done a part of the work. Not for writes: their bytes are taken whether it works or not."""
+        self.has_progress = True
 
     @property
     def is_over(self) -> bool:
@@ -38,8 +44,9 @@ class Deadline:
 
 
 class Patience:
-    """Of one kind of work: `full` seconds. After work that was late `little`, for 30 s; then `full` once more, in which
-    a store that is slow but well shows it. Work that is in time has `full` again at once. Any thread."""
+    """Of one kind of work: `full` seconds. After work that was late and without progress `little`, for 30 s; then
+    `full` once more, in which a store that is slow but well shows it. Work that is in time, or late with progress, has
+    `full` again at once. Any thread."""
 
     def __init__(self, full: float, little: float = _LITTLE_SECONDS, clock: Clock = time.perf_counter) -> None:
         self._full = full
@@ -60,7 +67,7 @@ class Patience:
         try:
             yield deadline
         finally:
-            if deadline.was_asked and not deadline.is_over:
+            if deadline.was_asked and (deadline.has_progress or not deadline.is_over):
                 self._full_from = None
             elif deadline.was_asked and seconds == self._full:
                 self._full_from = self._clock() + _FULL_AGAIN_SECONDS

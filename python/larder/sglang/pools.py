@@ -11,7 +11,7 @@ How the bytes of a page are reached, the best that a host pool offers:
 
 import enum
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 import larder
@@ -136,6 +136,8 @@ class MappedPool:
     layout: Optional[larder.PageLayout]  # of whole pages; MARKER and MAPPED
     is_flat: bool  # a page's bytes are those of get_data_page(flat=True), in that order
     pieces: tuple[heads.Piece, ...]  # one per space; mostly one, the page
+    # What the addresses point into: SGLang destroys its host pools at its end before it ends its storage's threads.
+    memory: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def page_bytes(self) -> int:
@@ -163,7 +165,8 @@ def map_pool(
         trailing_pages=1 if rule.policy is _TRAILING else 0,
         replicated=is_replicated_model and rule.follows_kv and not _has_heads(host_pool),
     )
-    return MappedPool(name, host_pool, reach, pool, slots_per_page, layout, is_flat, cut)
+    memory = tuple(tensors.in_cpu_memory(getattr(host_pool, "__dict__", {}).values()))
+    return MappedPool(name, host_pool, reach, pool, slots_per_page, layout, is_flat, cut, memory)
 
 
 def _cut(host_pool: Any, layout: Optional[larder.PageLayout], pieces: int) -> tuple[heads.Piece, ...]:

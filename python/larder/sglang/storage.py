@@ -10,7 +10,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferRes
 
 import larder
 from larder.sglang import heads, queries, tensors, transfers
-from larder.sglang.identity import Identity
+from larder.sglang.identity import Identity, is_decode_server, machines
 from larder.sglang.metrics_page import MetricsPage, plugin_metrics
 from larder.sglang.patience import LEAST_SECONDS, Deadline, Patience
 from larder.sglang.pools import ANCHOR, MappedPool, Reach, Unusable, is_split_but_stored_once, map_pool, memory_of
@@ -41,7 +41,7 @@ class LarderStorage(HiCacheStorage):
     Raises in the constructor only (ValueError, larder.Error): unknown options, a directory that cannot be used, weights
     that have no fingerprint. Later troubles are misses, each counted and logged at most once a minute per kind.
     Threads: several at once; close() waits for the calls in flight, and after it everything is a miss.
-    The host pools' memory is used during calls only, and has to live as long as SGLang's attachment.
+    The host pools' memory is used during calls only, and is held as long as this object lives.
     """
 
     def __init__(self, storage_config: Any, kwargs: Optional[dict[str, Any]] = None) -> None:
@@ -65,6 +65,7 @@ class LarderStorage(HiCacheStorage):
         self._is_clear_owed = False
         self._has_told_of_parents = False
         self._metrics_page = self._open_metrics_page(settings)
+        _tell_of_reach(settings, storage_config)
         if not settings.has_interface_v1:
             logger.warning(
                 "larder: the extra config has no \"interface_v1\": 1; pages are copied on their way, and beginnings of "
@@ -79,10 +80,10 @@ class LarderStorage(HiCacheStorage):
         try:
             page = MetricsPage(settings.metrics_host, settings.metrics_port, self.store_metrics)
         except (OSError, OverflowError) as error:
-            self._store.close(0)
-            raise ValueError(
-                f"larder: metrics_port: cannot listen on {settings.metrics_host}:{settings.metrics_port}: {error}"
-            ) from error
+            # Not raised: at an attach the other ranks would wait for this one for ever.
+            where = f"{settings.metrics_host}:{settings.metrics_port}"
+            self._trouble.note("metrics_port", f"cannot listen on {where}: {error}; this rank has no page with metrics")
+            return None
         logger.info("larder: metrics at http://%s:%d/metrics", settings.metrics_host, page.port)
         return page
 
@@ -119,7 +120,7 @@ class LarderStorage(HiCacheStorage):
             with self._clear_patience.deadline() as deadline:
                 self._spaces.clear(deadline)
         except Exception as error:
-            self._trouble.note("clear", error)
+            self._trouble.note("clear", _how_to_clear(error))
             return False
         self._is_clear_owed = False
         return True
@@ -232,6 +233,12 @@ class LarderStorage(HiCacheStorage):
         if self._has_told_of_parents or getattr(extra_info, "prefix_keys", ()) is not None:
             return
         self._has_told_of_parents = True
+        if is_decode_server():
+            logger.info(
+                "larder: SGLang's offload of a decode server does not say which page comes before another: beginnings "
+                "of prompts may leave the store before what follows them"
+            )
+            return
         logger.warning(
             "larder: the extra config has no \"hicache_storage_pass_prefix_keys\": true; the store cannot see which "
             "page comes before another, and beginnings of prompts may leave it before what follows them"
@@ -347,7 +354,9 @@ class LarderStorage(HiCacheStorage):
             return True
         self._trouble.note(
             "set: new weights",
-            "the weights changed, and SGLang's cache was not flushed since: nothing is stored until it is",
+            "the weights changed, and SGLang's cache was not flushed since: nothing is stored until it is. A flush "
+            "before the update does not count: update first, then flush (\"flush_cache\": true in the update, or "
+            "/flush_cache after it)",
             logging.WARNING,
         )
         return False
@@ -435,6 +444,16 @@ class LarderStorage(HiCacheStorage):
         return miss()
 
 
+def _how_to_clear(error: Exception) -> object:
+    """What the log says of a clear that failed: the error, and the way out where trying again is none."""
+    if not isinstance(error, larder.Error) or error.code is not larder.Code.UNSUPPORTED:
+        return error
+    return (
+        f"{error.message}. This store can never clear, so from now on everything is a miss. Remove the pages with the "
+        "store's own means, or name the weights anew (weights_fingerprint); then detach and attach, or start anew"
+    )
+
+
 def _close_later(store: larder.Store) -> None:
     """A store that hangs keeps its directory, its threads and its memory until it answers."""
     while True:
@@ -445,6 +464,23 @@ def _close_later(store: larder.Store) -> None:
             if error.code is not larder.Code.DEADLINE_EXCEEDED:
                 logger.warning("larder: close: %s", error.message)
                 return
+
+
+def _tell_of_reach(settings: Settings, config: Any) -> None:
+    """Where one rank cannot find what another has stored."""
+    backend, is_shared = settings.backend, bool(settings.store.get("share_directory"))
+    if backend == "memory" and not is_shared and config.is_mla_model and config.tp_size > 1:
+        logger.warning(
+            "larder: the backend is \"memory\", which each rank has for itself; of this model SGLang stores on the "
+            "first of %d ranks only, so nothing is restorable on the others: set share_directory, or another backend",
+            config.tp_size,
+        )
+    if backend == "file" and machines() > 1:
+        logger.warning(
+            "larder: the backend is \"file\", whose ranks share one machine, and the server has %d: a rank finds what "
+            "was stored on its own machine only, and what is stored once for all ranks is missing on the others. With "
+            "several machines use \"backend\": \"hf3fs\" with a metadata_server_url, or \"mooncake\"", machines(),
+        )  # fmt: skip
 
 
 def _tell_of_small_pages(tokens: int) -> None:

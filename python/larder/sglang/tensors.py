@@ -2,7 +2,7 @@
 """The few things that are asked of tensors."""
 
 import itertools
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator
 
 # A page in more pieces than this is moved by copy.
 _MAX_SEGMENTS = 4096
@@ -51,6 +51,15 @@ def empty_like(tensor: Any) -> Any:
 def same_memory(one: Any, other: Any) -> bool:
     """Whether two tensors are views of one allocation. Both have to be alive."""
     return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+
+
+def in_cpu_memory(values: Iterable[Any]) -> Iterator[Any]:
+    """The tensors among the values, and in lists and tuples there, whose memory is not a device's."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from in_cpu_memory(value)
+        elif hasattr(value, "untyped_storage") and str(value.device).startswith("cpu"):
+            yield value
 
 
 def segments_of(view: Any) -> list[tuple[int, int]]:

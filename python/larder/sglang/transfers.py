@@ -38,7 +38,10 @@ class Move:
             return [int(larder.Code.DEADLINE_EXCEEDED)] * count
         if self.is_put:
             return run(retry=True, timeout=self.deadline.left(), cancel=self.cancel)
-        return run(timeout=self.deadline.left(), cancel=self.cancel)
+        codes = run(timeout=self.deadline.left(), cancel=self.cancel)
+        if larder.Code.OK in codes:
+            self.deadline.note_progress()
+        return codes
 
 
 def move_pages(

@@ -5,6 +5,9 @@ SGLang sets a new weight version first and flushes its cache then, or not at all
 computed with the old weights, before the store was attached or after, and nothing in a page says so. A flush clears the
 host pools. So pages are taken only if the weights are those of the last flush (or of the start); until the next one
 they are declined.
+
+A trainer that flushes and then updates gets no more of it: what the device computed between the two is of the old
+weights too, and SGLang shows its storage neither that nor when the update was.
 """
 
 import threading

@@ -11,7 +11,7 @@ been loaded. An edit that changes less than whole tensors can escape: then set w
 import hashlib
 import json
 import os
-from typing import BinaryIO, Optional
+from typing import Optional
 
 _SAMPLE_BYTES = 512
 _SAMPLE_STEP = 1 << 20
@@ -60,19 +60,34 @@ def _add(digest: "hashlib._Hash", *parts: bytes) -> None:
 def _add_file(digest: "hashlib._Hash", path: str) -> None:
     size = os.path.getsize(path)
     _add(digest, os.path.basename(path).encode(), str(size).encode())
-    with open(path, "rb") as file:
+    file = os.open(path, os.O_RDONLY)
+    try:
         places = _tensor_places(digest, path, file, size) if path.endswith(".safetensors") else _even_places(size)
         for place in places:
-            file.seek(place)
-            _add(digest, file.read(_SAMPLE_BYTES))
+            _add(digest, _read(file, place, _SAMPLE_BYTES))
+    finally:
+        os.close(file)
 
 
-def _tensor_places(digest: "hashlib._Hash", path: str, file: BinaryIO, size: int) -> list[int]:
+def _read(file: int, place: int, size: int) -> bytes:
+    """Less than `size` at the end of the file. Nothing around it is read: a buffered file would fetch a whole block of
+    the file system for each sample, 1 MiB and more over a network."""
+    parts = []
+    while size > 0:
+        part = os.pread(file, size, place)
+        if not part:
+            break
+        parts.append(part)
+        place, size = place + len(part), size - len(part)
+    return b"".join(parts)
+
+
+def _tensor_places(digest: "hashlib._Hash", path: str, file: int, size: int) -> list[int]:
     """Where the begin, the middle and the end of each tensor lie; the header goes into the digest."""
-    length = int.from_bytes(file.read(8), "little")
+    length = int.from_bytes(_read(file, 0, 8), "little")
     if length > min(size, _MAX_HEADER_BYTES):
         raise ValueError(f"{path!r} is no safetensors file: its header would have {length} bytes")
-    header = file.read(length)
+    header = _read(file, 8, length)
     _add(digest, header)
     try:
         tensors = json.loads(header)

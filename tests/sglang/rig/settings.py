@@ -51,6 +51,8 @@ class Settings:
     heads: int | None = None  # of the whole model, divided among the ranks; None: some on each rank
     tp_rank: int = 0
     tp_size: int = 1
+    pp_rank: int = 0
+    pp_size: int = 1
     model_name: str = "rig-model"
     seed: int = 0
     group: object = None

@@ -79,7 +79,7 @@ class World:
         override = runtime_context.get_context().override_server_args(**(fields | s.server_args))
         server_args = override.install()
         self._exit.callback(override.restore)
-        ranks = {"tp_rank": s.tp_rank, "tp_size": s.tp_size, "pp_rank": 0, "pp_size": 1}
+        ranks = {"tp_rank": s.tp_rank, "tp_size": s.tp_size, "pp_rank": s.pp_rank, "pp_size": s.pp_size}
         ranks |= {"attn_tp_rank": s.tp_rank, "attn_tp_size": s.tp_size, "attn_dcp_rank": 0}
         self._exit.enter_context(runtime_context.get_parallel().override(**ranks))
         return server_args

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page with metrics of a rank."""
+
+import threading
+
+import pytest
+from test_sglang import chain, transfer
+
+
+def test_metrics_are_served_until_the_end(make_storage):
+    import socket
+    import urllib.error
+    import urllib.request
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    storage = make_storage(metrics_port=port)
+    url = f"http://127.0.0.1:{port}"
+    text = urllib.request.urlopen(url + "/metrics", timeout=10).read().decode()
+    assert make_storage.is_fake or "larder_door_calls_total" in text
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(url + "/elsewhere", timeout=10)
+    without = make_storage(metrics_port=port)  # taken: the other ranks' attach does not wait for this one for ever
+    assert without.troubles() == {"metrics_port": 1} and without.batch_exists(chain(1)) == 0
+    assert 'troubles_total{kind="metrics_port"} 1' in without.store_metrics()
+    with pytest.raises(ValueError, match="a port from 1 to 65535"):
+        make_storage(metrics_port=0)
+    storage.close()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(url + "/metrics", timeout=10)
+
+
+def test_the_metrics_have_the_troubles(make_storage):
+    storage = make_storage()
+    assert "larder_sglang_troubles_total{" not in storage.store_metrics()
+    storage.batch_exists(["no key"])
+    storage.batch_exists_v2(chain(1), [transfer("no pool")])
+    lines = storage.store_metrics().splitlines()
+    assert len(storage.troubles()) == 2
+    for kind, count in storage.troubles().items():
+        assert f'larder_sglang_troubles_total{{kind="{kind}"}} {count}' in lines
+    assert lines[-1] == "larder_sglang_clear_owed 0"
+
+
+def test_labels_of_metrics_are_quoted():
+    from larder.sglang.metrics_page import plugin_metrics
+
+    lines = plugin_metrics({'pool "a\\b\n"': 2, "get: corrupt": 1}, True).splitlines()
+    assert [line for line in lines if line[0] != "#"] == [
+        'larder_sglang_troubles_total{kind="get: corrupt"} 1',
+        r'larder_sglang_troubles_total{kind="pool \"a\\b\n\""} 2',
+        "larder_sglang_clear_owed 1",
+    ]
+    assert [line.split()[:3] for line in lines if line[0] == "#"] == [
+        ["#", word, f"larder_sglang_{name}"] for name in ("troubles_total", "clear_owed") for word in ("HELP", "TYPE")
+    ]
+
+
+@pytest.mark.parametrize("host", ["::1", "localhost"])
+def test_metrics_are_served_on_addresses_of_both_kinds(engine, host):
+    import socket
+    import urllib.request
+
+    from larder.sglang.metrics_page import MetricsPage
+
+    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+    with socket.socket(family) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            pytest.skip(f"this machine has no address {host}")
+    page = MetricsPage(host, 0, lambda: "x 1\n")
+    try:
+        where = f"[{host}]" if ":" in host else host
+        assert urllib.request.urlopen(f"http://{where}:{page.port}/metrics", timeout=10).read() == b"x 1\n"
+    finally:
+        page.close()
+
+
+def test_a_client_of_the_metrics_page_that_goes_away_is_not_in_the_log(capfd):
+    import http.client
+    import socket
+    import struct
+
+    from larder.sglang.metrics_page import MetricsPage
+
+    def break_off():
+        """Sends a reset; the answer is larger than what the system takes without a reader."""
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        is_gone.set()
+        return "x" * (1 << 24)
+
+    is_gone = threading.Event()
+    texts = [break_off, lambda: "x 1\n"]
+    page = MetricsPage("127.0.0.1", 0, lambda: texts.pop(0)())
+    try:
+        client = socket.create_connection(("127.0.0.1", page.port))
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert is_gone.wait(10)
+        other = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
+        other.request("GET", "/metrics")
+        assert other.getresponse().read() == b"x 1\n"
+    finally:
+        page.close()
+    assert capfd.readouterr().err == ""
