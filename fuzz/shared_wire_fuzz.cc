@@ -2,15 +2,17 @@
 // The protocol between processes that share a store (storage/shared), both ends.
 //
 // Fed: any bytes as a head and as each kind of body; rows of messages, of which some are right, to a host with a memory
-// backend behind it; rows of answers to a client with operations in flight.
-// Checked: a body is refused with kCorrupt and a reason, or what it says is said again in the same words. A host
-// answers each operation that it takes exactly once, in words that decode, and touches no byte outside the arena. A
-// client ends each operation exactly once, whatever it is told.
+// backend behind it and an order of clears between them; any bytes as a file of clears; rows of answers to a client
+// with operations in flight. Checked: a body is refused with kCorrupt and a reason, or what it says is said again in
+// the same words. A host answers each operation that it takes exactly once, in words that decode, and touches no byte
+// outside the arena. A client ends each operation exactly once, whatever it is told.
 #include <sys/mman.h>
 
 #include "base/clock.h"
 #include "fuzz/fuzz_input.h"
+#include "storage/clear_order.h"
 #include "storage/memory/memory_backend.h"
+#include "storage/shared/clears_file.h"
 #include "storage/shared/client_session.h"
 #include "storage/shared/host_session.h"
 
@@ -20,6 +22,7 @@ namespace {
 using namespace larder::share;
 
 constexpr std::size_t kArenaBytes = 16 << 10, kGuardBytes = 64 << 10;
+constexpr std::uint64_t kClears = 5;  // ClearMark::store
 
 void check_refusal(const Status& status, std::string_view what) {
   fuzz_check(status.is_ok() || status.code() == StatusCode::kCorrupt, std::string(what) + " is refused strangely");
@@ -51,6 +54,12 @@ void check_bodies(FuzzInput& input) {
   check_body(body, "presence", decode_presence, [](const ExistsResult& found) { return encode_presence(1, found); });
   check_body(body, "statuses", decode_statuses, [](const auto& statuses) { return encode_statuses(1, statuses); });
   check_body(body, "stats", decode_stats, [](const BackendStats& stats) { return encode_stats(stats); });
+  const Result<ClearHistory> clears = decode_clears({}, body);
+  fuzz_check(clears.is_ok() || clears.status().code() == StatusCode::kCorrupt ||
+                 clears.status().code() == StatusCode::kConflict,
+             "a file of clears is refused strangely");
+  fuzz_check(!clears.is_ok() || decode_clears({}, encode_clears({}, *clears)).is_ok(),
+             "a file of clears does not come back");
 }
 
 // An arena between pages that nobody may touch: the process ends there.
@@ -119,7 +128,8 @@ std::string message_of(FuzzInput& input) {
     case 6:
     case 7:
     case 8: {
-      WriteAsk ask{terms, input.flag(), std::vector<std::vector<WriteAsk::Item>>(input.below(3))};
+      WriteAsk ask{terms, input.flag(), std::vector<std::vector<WriteAsk::Item>>(input.below(3)), {}};
+      if (input.flag()) ask.as_of = {kClears + input.below(2), input.below(4)};
       for (auto& group : ask.groups) {
         group.resize(input.below(3));
         for (WriteAsk::Item& item : group) item = {pool(), digest_of(input), {}, place_of(input)};
@@ -141,7 +151,10 @@ void check_host(FuzzInput& input) {
   fuzz_check(inner.is_ok(), "no memory backend");
   const auto arena = std::make_shared<GuardedMemory>();
   const auto sink = std::make_shared<CountingSink>();
-  HostSession host(**inner, clock, arena, sink, 4);
+  ClearHistory history;
+  history.store = kClears;
+  ClearOrder order(std::move(*inner), history);
+  HostSession host(order, clock, arena, sink, 4);
   std::size_t operations = 0;
   ScopeEntry entry;
   entry.scope.set_pool(PoolName::kKv, Digest256{{1}});

@@ -150,8 +150,9 @@ LARDER_API size_t larder_store_metrics(const larder_store* store, char* text, si
 
 /* Drops every page of every namespace, with what calls and connectors of this process were writing until now.
  * Connectors write again what they have in host memory: larder_connector_flush() them before, if that is not to be.
- * Other processes of a share_directory learn nothing of it, and what they are writing, or keep for another try
- * (LARDER_PUT_RETRY), may come afterwards: clear in each of them. LARDER_UNSUPPORTED: the backend cannot. */
+ * It counts for all processes of a share_directory: what they put before it, are writing, or keep for another try
+ * (LARDER_PUT_RETRY), does not come afterwards. It waits for writes that are under way; LARDER_DEADLINE_EXCEEDED: it
+ * may still be done when they end. LARDER_UNSUPPORTED: the backend cannot. */
 LARDER_API larder_code larder_store_clear(larder_store* store, double timeout_seconds, larder_error* error);
 
 /* ---- namespaces ---- */
@@ -322,8 +323,8 @@ LARDER_API larder_code larder_connector_attach(larder_connector* connector, lard
  * larder_store_close() waits for it. Another store may be attached at once. LARDER_NOT_FOUND: none is attached. */
 LARDER_API larder_code larder_connector_detach(larder_connector* connector, larder_error* error);
 
-/* Applies what ended. Waits for something to end, at most timeout_seconds (0: not at all). Returns 1 if something
- * changed, else 0. */
+/* Applies what ended. Waits for something to end, at most timeout_seconds (0, less, or not a number: not at all; above
+ * 1e7: 1e7). Returns 1 if something changed, else 0. */
 LARDER_API int32_t larder_connector_poll(larder_connector* connector, double timeout_seconds);
 /* Ends a wait in larder_connector_poll(). Any thread. */
 LARDER_API void larder_connector_wake(larder_connector* connector);

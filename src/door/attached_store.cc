@@ -10,7 +10,7 @@ namespace larder::c {
 Status AttachedStore::attach(larder_store& store, const std::function<Status()>& attach) {
   if (store_ != nullptr) return conflict("a store is attached to the connector: larder_connector_detach() it first");
   store_ = &store;
-  clears_ = store.store->clears();
+  emptied_ = store.store->emptied_mark();
   ++store.connectors;
   Status attached = attach();
   if (!attached.is_ok()) detached();
@@ -19,8 +19,8 @@ Status AttachedStore::attach(larder_store& store, const std::function<Status()>&
 
 bool AttachedStore::was_cleared() {
   if (store_ == nullptr) return false;
-  const std::uint64_t clears = store_->store->clears();
-  return std::exchange(clears_, clears) != clears;
+  const ClearMark emptied = store_->store->emptied_mark();
+  return std::exchange(emptied_, emptied) != emptied;
 }
 
 void AttachedStore::detached() {

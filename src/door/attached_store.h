@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store that a connector of the C interface is attached to. It counts the connector, so that larder_store_close()
-// refuses while it is in use; and it is asked for clears, whoever made them.
+// refuses while it is in use; and it is asked for clears, whoever made them, in whichever process that shares the
+// store.
 //
 // A store that was detached does not: the close of a store waits for what it has under way, buffers of the connector
 // included, and the connector gives it nothing more.
@@ -8,10 +9,10 @@
 // Threads: the connector's. Lifetime: a store outlives its attachment.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 
 #include "base/status.h"
+#include "storage/backend.h"
 
 struct larder_store;
 
@@ -35,7 +36,7 @@ class AttachedStore {
 
  private:
   larder_store* store_ = nullptr;
-  std::uint64_t clears_ = 0;  // of it, that are known
+  ClearMark emptied_;  // of it, that is known
 };
 
 }  // namespace larder::c

@@ -2,6 +2,7 @@
 #include "door/chunk_call.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -65,11 +66,30 @@ void ChunkCall::run() {
     run_chunks();
   } catch (...) {
     // Out of memory: what the device works on in zero-copy mode is the engine's all the same.
-    while (core_.limits.is_zero_copy && !in_flight_.empty()) {
-      core_.pipeline->tick();
-      if (const std::shared_ptr<Chunk> chunk = inbox_->wait(kCallSlice)) std::erase(in_flight_, chunk);
-    }
+    if (core_.limits.is_zero_copy) wait_for_operations(nullptr);
     throw;
+  }
+}
+
+void ChunkCall::wait_for_operations(const Status* why) {
+  while (!in_flight_.empty()) {
+    // Where memory was out, an operation may never have begun, or have died without an answer: nobody posts its chunk.
+    const auto held_by_nobody = [](const std::shared_ptr<Chunk>& chunk) { return chunk.use_count() == 1; };
+    const auto at = std::find_if(in_flight_.begin(), in_flight_.end(), held_by_nobody);
+    if (at != in_flight_.end()) {
+      std::atomic_thread_fence(std::memory_order_acquire);  // use_count() is relaxed: the operation's last writes
+      const std::size_t begin = (*at)->begin, end = (*at)->end;
+      in_flight_.erase(at);
+      if (why) give_up(begin, end, false, *why);
+      continue;
+    }
+    try {
+      core_.pipeline->tick();
+    } catch (...) {  // out of memory: the next round
+    }
+    if (const std::shared_ptr<Chunk> chunk = inbox_->wait(kCallSlice)) {
+      why ? take_ended(chunk) : void(std::erase(in_flight_, chunk));
+    }
   }
 }
 
@@ -94,7 +114,13 @@ bool ChunkCall::start_some() {
     std::shared_ptr<Chunk> chunk = make_chunk();
     chunk->begin = next_;
     chunk->end = end;
-    if (!core_.limits.is_zero_copy && !stage(*chunk)) return false;
+    if (!core_.limits.is_zero_copy && !stage(*chunk)) {
+      const Status may_wait = core_.pipeline->check_wait(lane());
+      if (may_wait.is_ok()) return false;
+      give_up(next_, end, false, may_wait);
+      next_ = end;
+      continue;
+    }
     in_flight_.push_back(chunk);  // before it is: out of memory later, nobody would wait for it
     const Status started = start(chunk, deadline_);
     if (!started.is_ok()) {
@@ -125,10 +151,7 @@ void ChunkCall::wait_for_something(std::uint64_t arena_changes) {
 void ChunkCall::end_early(const Status& why) {
   ++(why.code() == StatusCode::kCancelled ? core_.counters.calls_cancelled : core_.counters.calls_late);
   if (core_.limits.is_zero_copy) {
-    while (!in_flight_.empty()) {
-      core_.pipeline->tick();
-      if (const std::shared_ptr<Chunk> chunk = inbox_->wait(kCallSlice)) take_ended(chunk);
-    }
+    wait_for_operations(&why);
   } else {
     for (const std::shared_ptr<Chunk>& chunk : inbox_->close()) take_ended(chunk);
   }
@@ -158,7 +181,8 @@ bool ChunkCall::stage(Chunk& chunk) const {
     chunk.offsets.push_back(bytes);
     bytes += aligned(pool_of(pages_[i]).page_bytes);
   }
-  chunk.piece = core_.arena->try_take(bytes);
+  chunk.piece =
+      core_.arena->try_take(bytes, lane() == Lane::kRead ? StagingArena::Use::kRead : StagingArena::Use::kWrite);
   return chunk.piece != nullptr;
 }
 

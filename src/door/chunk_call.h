@@ -8,7 +8,8 @@
 //
 // Threads: one call belongs to one thread; operations end on any, and post to the inbox, which outlives the call.
 // Patience: at its deadline, or when it is cancelled, a staged call leaves what is in flight to its operations. A
-// zero-copy call waits for that, because the memory is the engine's.
+// zero-copy call waits for that, because the memory is the engine's. A chunk for which the arena has no room waits for
+// it, unless those that have it are operations that hang: then its pages are answered at once.
 #pragma once
 
 #include <deque>
@@ -67,6 +68,8 @@ class ChunkCall {
   virtual void finish(Chunk& chunk) = 0;
   // The call has given up while the chunk is in flight, or before it began.
   virtual void give_up(std::size_t begin, std::size_t end, bool is_in_flight, const Status& why) = 0;
+  // Of its operations.
+  [[nodiscard]] virtual Lane lane() const { return Lane::kWrite; }
 
   [[nodiscard]] const PoolDescription& pool_of(const CallPage& page) const { return space_.pools()[page.pool]; }
   // The place of page `index` of the call in the chunk's piece.
@@ -90,6 +93,8 @@ class ChunkCall {
   // Starts what there is room for. False: the next chunk waits for room or for the backend's queue.
   bool start_some();
   void take_ended(const std::shared_ptr<Chunk>& chunk);
+  // Until no operation has the engine's memory. `why`: of chunks that no operation holds; null: nobody asks.
+  void wait_for_operations(const Status* why);
   void wait_for_something(std::uint64_t arena_changes);
   void end_early(const Status& why);
 

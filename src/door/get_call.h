@@ -15,6 +15,7 @@ class GetCall final : public ChunkCall {
   [[nodiscard]] Status start(const std::shared_ptr<Chunk>& chunk, TimePoint deadline) override;
   void finish(Chunk& chunk) override;
   void give_up(std::size_t begin, std::size_t end, bool is_in_flight, const Status& why) override;
+  [[nodiscard]] Lane lane() const override { return Lane::kRead; }
 
  private:
   void count(const CallPage& page);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
@@ -222,6 +223,29 @@ TEST_F(LarderCTest, AQueryThatFailsLeavesNoOldWords) {
   EXPECT_EQ(larder_exists(space_, keys_, 3, nullptr, 1, nullptr, &restorable, present, &error_),
             LARDER_INVALID_ARGUMENT);
   EXPECT_EQ(present[1], 99u);
+}
+
+TEST_F(LarderCTest, AQueryOfTooManyKeysOrPoolsLeavesNoOldWords) {
+  constexpr std::size_t kKeys = LARDER_MAX_KEYS + 1, kWords = (kKeys + 63) / 64, kPools = LARDER_MAX_POOLS + 1;
+  const std::vector<std::uint8_t> keys(kKeys * LARDER_KEY_BYTES, 1);
+  std::vector<std::uint64_t> restorable(kWords, 99), present(2 * kWords, 99);
+  EXPECT_EQ(larder_exists(space_, keys.data(), kKeys, nullptr, 0, nullptr, restorable.data(), present.data(), &error_),
+            LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(restorable, std::vector<std::uint64_t>(kWords, 0));
+  EXPECT_EQ(present, std::vector<std::uint64_t>(2 * kWords, 0));
+
+  const std::vector<larder_need> needs(kPools, larder_need{0, LARDER_ALL_PAGES, 0});
+  restorable.assign(1, 99);
+  present.assign(kPools, 99);
+  EXPECT_EQ(
+      larder_exists(space_, keys.data(), 3, needs.data(), kPools, nullptr, restorable.data(), present.data(), &error_),
+      LARDER_INVALID_ARGUMENT);
+  EXPECT_EQ(restorable, std::vector<std::uint64_t>(1, 0));
+  EXPECT_EQ(present, std::vector<std::uint64_t>(kPools, 0));
+  // No array has so many.
+  EXPECT_EQ(larder_exists(space_, keys.data(), SIZE_MAX, needs.data(), SIZE_MAX, nullptr, restorable.data(),
+                          present.data(), &error_),
+            LARDER_INVALID_ARGUMENT);
 }
 
 TEST_F(LarderCTest, TheLogIsThatOfTheLastStoreThatIsOpen) {

@@ -307,8 +307,9 @@ int32_t larder_connector_poll(larder_connector* connector, double timeout_second
   bool changed = false;
   if (connector == nullptr) return 0;
   (void)guarded(nullptr, [&]() -> Status {
+    // No error can be told here, and a poll that does nothing would leave every transfer without an end.
     larder::Nanos wait{0};
-    LARDER_RETURN_IF_ERROR(larder::c::read_seconds(timeout_seconds, wait));
+    LARDER_RETURN_IF_ERROR(larder::c::read_seconds(timeout_seconds > 0 ? std::min(timeout_seconds, 1e7) : 0, wait));
     if (connector->attached.was_cleared()) connector->engine->connector().storage_cleared();
     changed = connector->engine->connector().poll(wait);
     return Status::ok();

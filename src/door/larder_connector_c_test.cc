@@ -5,10 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace larder {
@@ -438,6 +440,23 @@ TEST_F(ConnectorCTest, ModelsThatItHasNoRoomFor) {
   EXPECT_EQ(none, nullptr);
   options_.struct_size = sizeof options_;
   open();
+}
+
+// It has no way to say that it dislikes its timeout.
+TEST_F(ConnectorCTest, APollDoesItsWorkWhateverItsTimeoutIs) {
+  for (const double odd : {-1.0, std::nan(""), HUGE_VAL, 1e9}) {
+    const std::vector<std::uint64_t> states = {10};
+    const Memory m = memory(0, 7, 10, states, true);
+    const larder_save_options save = save_options(10, states, m);
+    std::uint64_t transfer = 0;
+    ASSERT_EQ(larder_save(connector_, &save, &transfer, &error_), LARDER_OK) << error_.message;
+    for (int i = 0; i < 1'000'000 && larder_connector_in_flight(connector_) > 0; ++i) {
+      (void)larder_connector_poll(connector_, odd);
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(larder_connector_in_flight(connector_), 0u) << odd;
+    (void)result_of(transfer);
+  }
 }
 
 TEST_F(ConnectorCTest, BadCalls) {

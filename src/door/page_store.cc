@@ -12,6 +12,7 @@
 #include "door/store_config.h"
 #include "metadata/open_metadata.h"
 #include "pool/memory.h"
+#include "storage/clear_order.h"
 #include "storage/shared/shared_backend.h"
 
 namespace larder {
@@ -61,42 +62,6 @@ Result<std::unique_ptr<StorageBackend>> open_shared(StoreCore& core, const std::
   if (!shared.is_ok()) return Status(shared.status().code(), "share_directory: " + shared.status().message());
   return std::unique_ptr<StorageBackend>(std::move(shared).value());
 }
-
-// The pipeline, with writes that a clear waits for.
-class ConnectorBackend final : public StorageBackend {
- public:
-  // Outlived by both.
-  ConnectorBackend(StorageBackend& pipeline, std::shared_ptr<WriteRetry> writes)
-      : pipeline_(pipeline), writes_(std::move(writes)) {}
-
-  const BackendInfo& info() const override { return pipeline_.info(); }
-  Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    return pipeline_.submit_exists(std::move(request), std::move(done));
-  }
-  Status submit_read(ReadRequest request, ReadDone done) override {
-    return pipeline_.submit_read(std::move(request), std::move(done));
-  }
-  Status submit_write(WriteRequest request, WriteDone done) override {
-    const std::shared_ptr<WriteRetry::Write> write = writes_->begin_write(*request.scope);
-    const Status submitted =
-        pipeline_.submit_write(std::move(request), [write, done = std::move(done)](WriteResult result) {
-          done(std::move(result));
-          (void)write->end();
-        });
-    if (!submitted.is_ok()) (void)write->end();
-    return submitted;
-  }
-  Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    return pipeline_.submit_clear(std::move(scope), std::move(done));
-  }
-  BackendStats stats() const override { return pipeline_.stats(); }
-  Status register_memory(std::span<const Segment> regions) override { return pipeline_.register_memory(regions); }
-  Status close(std::chrono::nanoseconds limit) override { return pipeline_.close(limit); }
-
- private:
-  StorageBackend& pipeline_;
-  const std::shared_ptr<WriteRetry> writes_;
-};
 
 Status check_page(const PageSpace& space, const CallPage& page) {
   if (page.pool >= space.pools().size()) {
@@ -165,12 +130,16 @@ Result<std::unique_ptr<PageStore>> PageStore::open(const StoreOptions& options, 
       config->share_directory.empty() ? create() : open_shared(core, config->share_directory, std::move(place), create);
   if (!backend.is_ok()) return backend.status();
   const auto seed = static_cast<std::uint64_t>(core.clock->now().time_since_epoch().count());
+  // Of a shared store the process that hosts it orders the clears of all.
+  if (config->share_directory.empty()) {
+    backend = std::unique_ptr<StorageBackend>(
+        std::make_unique<ClearOrder>(std::move(backend).value(), ClearHistory::anew(*core.clock, seed)));
+  }
   PipelineOptions pipeline;
   // An engine does not ask again by itself: a read that failed once must not hide its page for long.
   pipeline.negative_ttl = std::chrono::seconds(2);
   core.pipeline = make_pipeline(std::move(backend).value(), pipeline, *core.clock, core.metrics.get(), seed);
   core.retry = std::make_shared<WriteRetry>(*core.pipeline, *core.clock, core.limits.retry);
-  out->for_connectors_ = std::make_unique<ConnectorBackend>(*core.pipeline, core.retry);
   out->ticker_ = std::make_unique<Ticker>(kTick, [&core] {
     core.pipeline->tick();
     core.retry->tick();
@@ -258,15 +227,11 @@ Status PageStore::clear(const PageSpace* space, const CallTerms& terms) {
   };
   const std::shared_ptr<const StoreScope> scope = space == nullptr ? nullptr : space->scope();
   const TimePoint deadline = core_.deadline_of(terms);
-  core_.retry->begin_clear(scope.get());
-  // Writes that were answered already, and are still under way, must not come after the clear.
-  while (!core_.retry->wait_for_earlier(scope.get(), kCallSlice)) {
-    LARDER_RETURN_IF_ERROR(check_patience(core_, deadline, terms));
-  }
+  const ClearMark before = core_.pipeline->clear_mark();
   const auto answer = std::make_shared<Answer>();
   LARDER_RETURN_IF_ERROR(
-      core_.pipeline->submit_clear(scope, [answer, retry = core_.retry, is_all = scope == nullptr](Status status) {
-        if (is_all) retry->end_clear();
+      core_.pipeline->submit_clear(scope, [answer, retry = core_.retry, scope, before](Status status) {
+        if (status.is_ok()) retry->forget(scope.get(), before);
         LockGuard guard(answer->mutex);
         answer->status = std::move(status);
         answer->is_there = true;

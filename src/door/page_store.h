@@ -2,9 +2,12 @@
 // The store door: pages at rest for engines that own their device and host memory (DESIGN: doors). What
 // include/larder/larder.h exports, in C++.
 //
-//   engine's pages -> calls (exists_call, get_call, put_call) -> staging arena -> pipeline -> backend
+//   engine's pages -> calls (exists_call, get_call, put_call) -> staging arena -> pipeline -> clear order -> backend
 //                                       put_call -> write_retry -^
-//   connectors -> backend() -----------------------------------^    (a clear waits for their writes, too)
+//   connectors -> backend() -----------------------------------^
+//
+// Clears. What was put, or written by a connector, before a clear is not there after it, however it failed and was kept
+// (storage/clear_order.h). With share_directory the order is the host's, and counts for all processes.
 //
 // Threads: all methods but close() from any thread, several at once. Calls block, at most until their deadline.
 // Lifetime: closing waits for what is in flight; spaces are values and may outlive the store.
@@ -49,7 +52,7 @@ class PageStore {
   // Every page gets its status; kInvalidArgument for segments that are not the pool's page_bytes.
   void get(const PageSpace& space, std::span<CallPage> pages, const CallTerms& terms);
   void put(const PageSpace& space, std::span<CallPage> pages, const CallTerms& terms);
-  // Drops all pages of the space, or of the store (null).
+  // Drops all pages of the space, or of the store (null). kDeadlineExceeded, kCancelled: it may still be done later.
   [[nodiscard]] Status clear(const PageSpace* space, const CallTerms& terms);
 
   // StoreOptions::memory, later: the engine's memory may come into being after the store. Any thread.
@@ -57,9 +60,9 @@ class PageStore {
   [[nodiscard]] Status add_memory(std::span<const Segment> regions);
 
   // What a connector attaches to. Ends with the store.
-  [[nodiscard]] StorageBackend& backend() { return *for_connectors_; }
-  // Clears of the whole store that have ended. If there are more than there were, nothing counts as stored any more.
-  [[nodiscard]] std::uint64_t clears() const { return core_.retry->clears(); }
+  [[nodiscard]] StorageBackend& backend() { return *core_.pipeline; }
+  // StorageBackend::emptied_mark(), of clears by other processes, too.
+  [[nodiscard]] ClearMark emptied_mark() const { return core_.pipeline->emptied_mark(); }
   [[nodiscard]] std::string stats_json() const;
   [[nodiscard]] std::string metrics_text() const;
   // Refuses new calls, ends what waits, and waits for what the backend works on. kDeadlineExceeded: some still runs;
@@ -73,7 +76,6 @@ class PageStore {
   void run(const PageSpace& space, std::span<CallPage> pages, const CallTerms& terms);
 
   StoreCore core_;
-  std::unique_ptr<StorageBackend> for_connectors_;
   std::unique_ptr<Ticker> ticker_;  // last: it uses the core
 };
 

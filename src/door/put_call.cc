@@ -27,22 +27,18 @@ Status PutCall::start(const std::shared_ptr<Chunk>& base, TimePoint deadline) {
   request.groups = terms_.retry ? chunk->groups : std::exchange(chunk->groups, {});
   request.durable = terms_.durable;
   request.terms = {Urgency::kBackground, deadline, terms_.cancel};
+  request.as_of = begun_;
   // What a call has left behind may still fail, and is worth another try then: its bytes are in the piece.
   const bool may_retry = terms_.retry && chunk->piece;
-  const std::shared_ptr<WriteRetry::Write> write = core_.retry->begin_write(*space_.scope());
-  const Status submitted = core_.pipeline->submit_write(
-      std::move(request), [chunk, may_retry, write, retry = core_.retry, scope = space_.scope(),
+  return core_.pipeline->submit_write(
+      std::move(request), [chunk, may_retry, begun = begun_, retry = core_.retry, scope = space_.scope(),
                            durable = terms_.durable, inbox = inbox_](WriteResult result) {
         chunk->answers = std::move(result.groups);
         const bool is_over = !inbox->post(chunk);
         for (std::size_t i = 0; is_over && may_retry && i < chunk->answers.size() && i < chunk->groups.size(); ++i) {
-          if (WriteRetry::is_worth_it(chunk->answers[i]))
-            (void)retry->offer(scope, chunk->groups[i], durable, write->epoch());
+          if (WriteRetry::is_worth_it(chunk->answers[i])) (void)retry->offer(scope, chunk->groups[i], durable, begun);
         }
-        (void)write->end();
       });
-  if (!submitted.is_ok()) (void)write->end();
-  return submitted;
 }
 
 void PutCall::finish(Chunk& base) {
@@ -81,7 +77,7 @@ void PutCall::answer(std::size_t begin, std::size_t end, const PageGroup& group,
     counters.pages_stored += end - begin;
     for (std::size_t i = begin; i < end; ++i) counters.bytes_stored += pool_of(pages_[i]).page_bytes;
   } else if (terms_.retry && WriteRetry::is_worth_it(status) &&
-             core_.retry->offer(space_.scope(), group, terms_.durable, epoch_)) {
+             core_.retry->offer(space_.scope(), group, terms_.durable, begun_)) {
     return set_taken(begin, end, status);
   } else {
     (status.code() == StatusCode::kUnsupported ? counters.pages_declined : counters.pages_refused) += end - begin;

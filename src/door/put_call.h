@@ -34,7 +34,8 @@ class PutCall final : public ChunkCall {
   void set_taken(std::size_t begin, std::size_t end, const Status& why);
   void set(std::size_t begin, std::size_t end, const Status& status);
 
-  const std::uint64_t epoch_ = core_.retry->epoch();  // when the call began
+  // When the call began: what a clear finds of it later, wherever it waits, is not written any more.
+  const ClearMark begun_ = core_.pipeline->clear_mark();
 };
 
 }  // namespace larder

@@ -10,6 +10,8 @@ constexpr std::size_t round_up(std::size_t bytes) {
   return (bytes + StagingArena::kAlignment - 1) / StagingArena::kAlignment * StagingArena::kAlignment;
 }
 
+constexpr std::size_t index_of(StagingArena::Use use) { return static_cast<std::size_t>(use); }
+
 }  // namespace
 
 StagingArena::State::State(std::unique_ptr<Memory> region, MemorySource& from)
@@ -17,13 +19,18 @@ StagingArena::State::State(std::unique_ptr<Memory> region, MemorySource& from)
   free_ranges.emplace(0, memory->size());
 }
 
-void StagingArena::State::give(std::byte* data, std::size_t size, bool is_own) {
+bool StagingArena::State::may_take(Use use, std::size_t bytes) const {
+  const std::size_t mine = used[index_of(use)];
+  return mine == 0 || mine + bytes <= memory->size() - memory->size() / 4;
+}
+
+void StagingArena::State::give(Use use, std::byte* data, std::size_t size, bool is_own) {
   LockGuard guard(mutex);
   ++given;
   if (is_own) {
-    has_large = false;
+    has_large[index_of(use)] = false;
   } else {
-    used -= size;
+    used[index_of(use)] -= size;
     const auto offset = static_cast<std::size_t>(data - memory->data());
     auto at = free_ranges.emplace(offset, size).first;
     const auto next = std::next(at);
@@ -42,10 +49,11 @@ void StagingArena::State::give(std::byte* data, std::size_t size, bool is_own) {
   changed.notify_all();
 }
 
-StagingArena::Piece::Piece(std::shared_ptr<State> state, std::byte* data, std::size_t size, std::unique_ptr<Memory> own)
-    : state_(std::move(state)), data_(data), size_(size), own_(std::move(own)) {}
+StagingArena::Piece::Piece(std::shared_ptr<State> state, Use use, std::byte* data, std::size_t size,
+                           std::unique_ptr<Memory> own)
+    : state_(std::move(state)), use_(use), data_(data), size_(size), own_(std::move(own)) {}
 
-StagingArena::Piece::~Piece() { state_->give(data_, size_, own_ != nullptr); }
+StagingArena::Piece::~Piece() { state_->give(use_, data_, size_, own_ != nullptr); }
 
 Result<std::unique_ptr<StagingArena>> StagingArena::create(std::size_t bytes, MemorySource& source) {
   Result<std::unique_ptr<Memory>> memory = source.allocate(round_up(bytes));
@@ -53,12 +61,13 @@ Result<std::unique_ptr<StagingArena>> StagingArena::create(std::size_t bytes, Me
   return std::unique_ptr<StagingArena>(new StagingArena(std::make_shared<State>(std::move(memory).value(), source)));
 }
 
-std::shared_ptr<StagingArena::Piece> StagingArena::try_take(std::size_t bytes) {
+std::shared_ptr<StagingArena::Piece> StagingArena::try_take(std::size_t bytes, Use use) {
   const std::size_t wanted = std::max(round_up(bytes), kAlignment);
-  if (wanted > state_->memory->size()) return take_large(wanted);
+  if (wanted > state_->memory->size()) return take_large(wanted, use);
   std::size_t offset = 0;
   {
     LockGuard guard(state_->mutex);
+    if (!state_->may_take(use, wanted)) return nullptr;
     auto at = state_->free_ranges.begin();
     while (at != state_->free_ranges.end() && at->second < wanted) ++at;
     if (at == state_->free_ranges.end()) return nullptr;
@@ -66,25 +75,25 @@ std::shared_ptr<StagingArena::Piece> StagingArena::try_take(std::size_t bytes) {
     const std::size_t rest = at->second - wanted;
     state_->free_ranges.erase(at);
     if (rest > 0) state_->free_ranges.emplace(offset + wanted, rest);
-    state_->used += wanted;
+    state_->used[index_of(use)] += wanted;
   }
-  return std::make_shared<Piece>(state_, state_->memory->data() + offset, wanted, nullptr);
+  return std::make_shared<Piece>(state_, use, state_->memory->data() + offset, wanted, nullptr);
 }
 
-std::shared_ptr<StagingArena::Piece> StagingArena::take_large(std::size_t bytes) {
+std::shared_ptr<StagingArena::Piece> StagingArena::take_large(std::size_t bytes, Use use) {
   {
     LockGuard guard(state_->mutex);
-    if (state_->has_large) return nullptr;
-    state_->has_large = true;
+    if (state_->has_large[index_of(use)]) return nullptr;
+    state_->has_large[index_of(use)] = true;
   }
   Result<std::unique_ptr<Memory>> own = state_->source.allocate(bytes);
   if (!own.is_ok()) {
     LockGuard guard(state_->mutex);
-    state_->has_large = false;
+    state_->has_large[index_of(use)] = false;
     return nullptr;
   }
   std::byte* const data = (*own)->data();
-  return std::make_shared<Piece>(state_, data, bytes, std::move(own).value());
+  return std::make_shared<Piece>(state_, use, data, bytes, std::move(own).value());
 }
 
 void StagingArena::wait_for_room(std::uint64_t seen, Nanos limit) {
@@ -101,7 +110,7 @@ Segment StagingArena::memory() const { return {state_->memory->data(), state_->m
 
 std::size_t StagingArena::used_bytes() const {
   LockGuard guard(state_->mutex);
-  return state_->used;
+  return state_->used[0] + state_->used[1];
 }
 
 }  // namespace larder

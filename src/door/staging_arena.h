@@ -6,13 +6,16 @@
 // A call that gives up leaves its pieces to the operation, which returns them whenever it ends.
 //
 // The arena is one region, registered with the device at open. A piece that is larger than the arena comes from the
-// heap, and only one such piece exists at a time.
+// heap, and only one such piece exists at a time for each use. Pieces of one use take at most three quarters of the
+// arena, but for a single one: reads that hang leave room for writes, and the other way round.
 //
 // Threads: any. Lifetime: pieces may outlive the arena object.
 // Cost: a short lock and a walk over the free ranges; there are as many ranges as pieces at most.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,11 +33,12 @@ class StagingArena {
 
  public:
   static constexpr std::size_t kAlignment = 4096;
+  enum class Use : std::uint8_t { kRead, kWrite };
 
   // Gives its bytes back when it ends.
   class Piece {
    public:
-    Piece(std::shared_ptr<State> state, std::byte* data, std::size_t size, std::unique_ptr<Memory> own);
+    Piece(std::shared_ptr<State> state, Use use, std::byte* data, std::size_t size, std::unique_ptr<Memory> own);
     ~Piece();
     Piece(const Piece&) = delete;
     Piece& operator=(const Piece&) = delete;
@@ -43,6 +47,7 @@ class StagingArena {
 
    private:
     const std::shared_ptr<State> state_;
+    const Use use_;
     std::byte* const data_;
     const std::size_t size_;
     const std::unique_ptr<Memory> own_;  // a piece that is larger than the arena
@@ -51,8 +56,8 @@ class StagingArena {
   // Errors: as MemorySource::allocate().
   [[nodiscard]] static Result<std::unique_ptr<StagingArena>> create(std::size_t bytes, MemorySource& source);
 
-  // Null: no room now (wait_for_room() waits), or the machine has not that much.
-  [[nodiscard]] std::shared_ptr<Piece> try_take(std::size_t bytes);
+  // Null: no room now for this use (wait_for_room() waits), or the machine has not that much.
+  [[nodiscard]] std::shared_ptr<Piece> try_take(std::size_t bytes, Use use);
   // Until a piece was given back since `seen` (of changes()), or `limit` is over.
   void wait_for_room(std::uint64_t seen, Nanos limit);
   [[nodiscard]] std::uint64_t changes() const;
@@ -62,19 +67,20 @@ class StagingArena {
  private:
   struct State {
     explicit State(std::unique_ptr<Memory> region, MemorySource& from);
-    void give(std::byte* data, std::size_t size, bool is_own);
+    void give(Use use, std::byte* data, std::size_t size, bool is_own);
+    [[nodiscard]] bool may_take(Use use, std::size_t bytes) const LARDER_REQUIRES(mutex);
 
     const std::unique_ptr<Memory> memory;
     MemorySource& source;
     mutable RankedMutex mutex{LockRank::kPool};
     RankedCondition changed;
     std::map<std::size_t, std::size_t> free_ranges LARDER_GUARDED_BY(mutex);  // offset -> bytes; none touch
-    std::size_t used LARDER_GUARDED_BY(mutex) = 0;
+    std::array<std::size_t, 2> used LARDER_GUARDED_BY(mutex){};               // by use
     std::uint64_t given LARDER_GUARDED_BY(mutex) = 0;
-    bool has_large LARDER_GUARDED_BY(mutex) = false;
+    std::array<bool, 2> has_large LARDER_GUARDED_BY(mutex){};  // by use
   };
   explicit StagingArena(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  [[nodiscard]] std::shared_ptr<Piece> take_large(std::size_t bytes);
+  [[nodiscard]] std::shared_ptr<Piece> take_large(std::size_t bytes, Use use);
 
   const std::shared_ptr<State> state_;
 };

@@ -22,6 +22,11 @@ constexpr double kMostSeconds = 86'400;
 constexpr std::array<std::string_view, 4> kPaths = {"directory", "share_directory", "file_path_prefix",
                                                     "metadata_directory"};
 
+// Of several backends: 0071 would be the key "71".
+constexpr std::array<std::string_view, 9> kTexts = {
+    "library",        "metadata_server_url", "metadata_api_key", "metadata_cacert",  "metadata_server",
+    "local_hostname", "device_name",         "python",           "package_directory"};
+
 Result<double> number_of(const BackendOptions& options, const std::string& key, double fallback, double low,
                          double high) {
   const std::string text = text_option(options, key, "");
@@ -81,6 +86,9 @@ Result<std::string> option_text_of(const std::string& key, const Tree& value) {
   }
   if (std::ranges::find(kPaths, key) != kPaths.end()) {
     return invalid_argument("'" + key + "' is a path: text in quotes is expected");
+  }
+  if (std::ranges::find(kTexts, key) != kTexts.end()) {
+    return invalid_argument("'" + key + "': text in quotes is expected");
   }
   if (const auto* whole = value.as<std::uint64_t>()) return std::to_string(*whole);
   if (const auto* negative = value.as<std::int64_t>()) return std::to_string(*negative);

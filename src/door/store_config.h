@@ -20,8 +20,8 @@ struct StoreConfig {
 
 // `text`: a JSON object, or empty. kInvalidArgument names the key, what it is and what would be right.
 [[nodiscard]] Result<StoreConfig> parse_store_config(std::string_view text);
-// The value of a backend's option, which may be a number or a switch. kInvalidArgument: it is something else, or a path
-// that is no text.
+// The value of a backend's option, which may be a number or a switch. kInvalidArgument: it is something else, or no
+// text where only text says what was meant (a path, a key).
 [[nodiscard]] Result<std::string> option_text_of(const std::string& key, const Tree& value);
 // The keys that the door takes, for help texts.
 [[nodiscard]] const std::vector<BackendOptionHelp>& store_option_help();

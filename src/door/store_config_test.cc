@@ -41,6 +41,8 @@ TEST(StoreConfigTest, WrongTextsAreRefusedInWords) {
       {R"({"directory": 3})", "'directory' is a path: text in quotes is expected"},
       {R"({"share_directory": true})", "'share_directory' is a path"},
       {R"({"directory": null})", "'directory' is a path"},
+      {R"({"metadata_api_key": 71})", "'metadata_api_key': text in quotes is expected"},
+      {R"({"device_name": true})", "'device_name': text in quotes is expected"},
       {R"({"directory": "/x\u0000y"})", "'directory' holds a zero character"},
       {R"({"timeout_seconds": -1})", "option 'timeout_seconds': '-1' is no number from 0.001"},
       {R"({"timeout_seconds": "soon"})", "option 'timeout_seconds': 'soon'"},

@@ -2,6 +2,7 @@
 #include "door/write_retry.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <iterator>
@@ -32,52 +33,9 @@ bool WriteRetry::is_worth_it(const Status& status) {
   }
 }
 
-std::uint64_t WriteRetry::write_began(const Digest256& digest) {
-  LockGuard guard(mutex_);
-  ++writes_[{digest, epoch_}];
-  return epoch_;
-}
-
-std::uint64_t WriteRetry::epoch() const {
-  LockGuard guard(mutex_);
-  return epoch_;
-}
-
-void WriteRetry::write_ended(const Digest256& digest, std::uint64_t epoch) {
-  LockGuard guard(mutex_);
-  const auto at = writes_.find({digest, epoch});
-  if (at == writes_.end() || --at->second > 0) return;
-  writes_.erase(at);
-  writes_ended_.notify_all();
-}
-
-std::uint64_t WriteRetry::cleared_at(const Digest256& digest) const {
-  const auto at = cleared_.find(digest);
-  return at == cleared_.end() ? all_cleared_ : std::max(all_cleared_, at->second);
-}
-
-bool WriteRetry::has_earlier(const StoreScope* scope) const {
-  for (const auto& [write, count] : writes_) {
-    const auto& [digest, epoch] = write;
-    if ((scope == nullptr || digest == scope->namespace_digest) && epoch < cleared_at(digest)) return true;
-  }
-  return false;
-}
-
-bool WriteRetry::wait_for_earlier(const StoreScope* scope, Nanos limit) {
-  const TimePoint end = real_clock().now() + limit;
-  LockGuard guard(mutex_);
-  while (has_earlier(scope)) {
-    const Nanos left = end - real_clock().now();
-    if (left <= Nanos{0}) return false;
-    (void)writes_ended_.wait_for(mutex_, left);
-  }
-  return true;
-}
-
-bool WriteRetry::may_take(const StoreScope& scope, std::uint64_t bytes, std::uint64_t epoch) {
+bool WriteRetry::may_take(std::uint64_t bytes) {
   const bool has_room = stats_.waiting_bytes + bytes + kEntryOverhead <= options_.most_bytes;
-  if (!is_stopped_ && has_room && epoch >= cleared_at(scope.namespace_digest)) return true;
+  if (!is_stopped_ && has_room) return true;
   ++stats_.refused;
   return false;
 }
@@ -100,11 +58,11 @@ std::shared_ptr<WriteRetry::Entry> WriteRetry::copy_of(const PageGroup& group, s
 }
 
 bool WriteRetry::offer(const std::shared_ptr<const StoreScope>& scope, const PageGroup& group, bool durable,
-                       std::uint64_t epoch) {
+                       const ClearMark& as_of) {
   const std::uint64_t bytes = group_bytes(group);
   {
     LockGuard guard(mutex_);
-    if (!may_take(*scope, bytes, epoch)) return false;
+    if (!may_take(bytes)) return false;
   }
   Entries one;
   try {
@@ -116,9 +74,10 @@ bool WriteRetry::offer(const std::shared_ptr<const StoreScope>& scope, const Pag
   }
   one.front()->scope = scope;
   one.front()->durable = durable;
+  one.front()->as_of = as_of;
   one.front()->offered = clock_.now();
   LockGuard guard(mutex_);
-  if (!may_take(*scope, bytes, epoch)) return false;  // much may have come during the copy
+  if (!may_take(bytes)) return false;  // much may have come during the copy
   ++stats_.taken;
   ++stats_.waiting;
   stats_.waiting_bytes += bytes + kEntryOverhead;
@@ -127,90 +86,106 @@ bool WriteRetry::offer(const std::shared_ptr<const StoreScope>& scope, const Pag
 }
 
 void WriteRetry::drop_old(TimePoint now) {
-  while (!waiting_.empty() && now - waiting_.front()->offered > options_.oldest) {
-    forget(*waiting_.front());
+  if (now < next_drop_) return;
+  next_drop_ = now + kDropEach;
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const auto entry = at++;
+    if (now - (*entry)->offered <= options_.oldest) continue;
+    uncount(**entry);
     ++stats_.dropped;
-    waiting_.pop_front();
+    waiting_.erase(entry);
   }
 }
 
-std::shared_ptr<const StoreScope> WriteRetry::due() {
+WriteRetry::Batch WriteRetry::take_batch() {
   LockGuard guard(mutex_);
   const TimePoint now = clock_.now();
   drop_old(now);
-  if (is_stopped_ || !in_flight_.empty() || waiting_.empty() || now < next_try_) return nullptr;
-  return waiting_.front()->scope;
-}
-
-WriteRetry::Batch WriteRetry::take_batch(const StoreScope& scope) {
-  LockGuard guard(mutex_);
-  if (is_stopped_ || !in_flight_.empty() || waiting_.empty()) return {};
-  const bool durable = waiting_.front()->durable;
-  std::uint64_t bytes = 0;
+  is_submitting_ = !is_stopped_ && in_flight_.empty() && !waiting_.empty() && now >= next_try_;
+  if (!is_submitting_) return {};
   Batch batch;
-  auto end = waiting_.begin();
-  for (; end != waiting_.end() && batch.size() < kBatchGroups && bytes < kBatchBytes; ++end) {
-    if ((*end)->scope.get() != &scope || (*end)->durable != durable) break;
-    bytes += (*end)->bytes.size();
-    batch.push_back(*end);
+  batch.reserve(kBatchGroups);  // from here on nothing throws
+  const std::shared_ptr<Entry> first = waiting_.front();
+  std::uint64_t bytes = 0;
+  std::size_t looked_at = 0;
+  for (auto at = waiting_.begin(); at != waiting_.end() && looked_at < kMostLookedAt; ++looked_at) {
+    if (batch.size() == kBatchGroups || bytes >= kBatchBytes) break;
+    const auto entry = at++;
+    if ((*entry)->scope != first->scope || (*entry)->durable != first->durable || (*entry)->as_of != first->as_of)
+      continue;
+    bytes += (*entry)->bytes.size();
+    batch.push_back(*entry);
+    in_flight_.splice(in_flight_.end(), waiting_, entry);
   }
-  in_flight_.splice(in_flight_.end(), waiting_, waiting_.begin(), end);
   return batch;
 }
 
 void WriteRetry::tick() {
+  {
+    LockGuard guard(mutex_);
+    if (is_submitting_) return;
+    is_submitting_ = true;
+  }
   try {
-    write_due();
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): nothing was taken, and the next tick tries again
+    submit_due();
+  } catch (const std::bad_alloc&) {  // nothing was taken, and the next tick tries again
+    LockGuard guard(mutex_);
+    is_submitting_ = false;
   }
 }
 
-// The write begins before its entries leave the queue: a clear finds them there, or waits for the write.
-void WriteRetry::write_due() {
-  const std::shared_ptr<const StoreScope> scope = due();
-  if (!scope) return;
-  const std::shared_ptr<Write> write = begin_write(*scope);
-  const Batch batch = take_batch(*scope);
-  if (batch.empty()) return;
-  std::vector<Status> answers;
-  try {
-    const Status submitted = submit(batch, write);
-    if (submitted.is_ok()) return;
-    answers.assign(batch.size(), submitted);
-  } catch (const std::bad_alloc&) {
-    answers.clear();
+struct WriteRetry::End {
+  std::atomic<bool> is_there{false};
+  [[nodiscard]] bool is_first() { return !is_there.exchange(true, std::memory_order_relaxed); }  // a single fact
+};
+
+// A loop, since a backend may answer inside submit.
+void WriteRetry::submit_due() {
+  for (;;) {
+    const auto end = std::make_shared<End>();
+    const Batch batch = take_batch();
+    if (batch.empty()) return;
+    std::vector<Status> answers;
+    try {
+      const Status submitted = submit(batch, end);
+      if (submitted.is_ok()) continue;
+      answers.assign(batch.size(), submitted);
+    } catch (const std::bad_alloc&) {
+      answers.clear();
+    }
+    if (end->is_first()) answered(answers);
   }
-  if (write->end()) answered(answers);
 }
 
-Status WriteRetry::submit(const Batch& batch, const std::shared_ptr<Write>& write) {
+Status WriteRetry::submit(const Batch& batch, const std::shared_ptr<End>& end) {
   WriteRequest request;
   request.scope = batch[0]->scope;
   request.durable = batch[0]->durable;
+  request.as_of = batch[0]->as_of;
   for (const std::shared_ptr<Entry>& entry : batch) request.groups.push_back(entry->group);
   // With the batch: its bytes stay as long as the operation may read them.
-  return backend_->submit_write(std::move(request),
-                                [self = shared_from_this(), batch, write](const WriteResult& result) {
-                                  if (write->end()) self->answered(result.groups);
-                                });
+  return backend_->submit_write(std::move(request), [self = shared_from_this(), batch, end](const WriteResult& result) {
+    if (!end->is_first()) return;
+    self->answered(result.groups);
+    self->tick();
+  });
 }
 
-// A clear that came since has marked what is its own.
 void WriteRetry::answered(const std::vector<Status>& answers) {
   LockGuard guard(mutex_);
   bool has_failed = false;
-  for (std::size_t i = in_flight_.size(); i-- > 0;) {  // backwards, so that what goes back keeps its order
-    const Entry& entry = *in_flight_.back();
+  for (std::size_t i = 0; !in_flight_.empty(); ++i) {
+    const Entry& entry = *in_flight_.front();
     const bool is_stored = i < answers.size() && answers[i].is_ok();
     const bool may_pass = i >= answers.size() || is_worth_it(answers[i]);
-    if (may_pass && !entry.is_cleared && !is_stopped_) {
-      waiting_.splice(waiting_.begin(), in_flight_, std::prev(in_flight_.end()));
+    if (may_pass && !is_stopped_) {
+      waiting_.splice(waiting_.end(), in_flight_, in_flight_.begin());
       has_failed = true;
       continue;
     }
-    forget(entry);
+    uncount(entry);
     ++(is_stored ? stats_.stored : stats_.dropped);
-    in_flight_.pop_back();
+    in_flight_.pop_front();
   }
   pause_ = !has_failed          ? Nanos{0}
            : pause_ == Nanos{0} ? options_.first_pause
@@ -218,49 +193,29 @@ void WriteRetry::answered(const std::vector<Status>& answers) {
   next_try_ = clock_.now() + pause_;
 }
 
-void WriteRetry::forget(const Entry& entry) {
+void WriteRetry::uncount(const Entry& entry) {
   --stats_.waiting;
   stats_.waiting_bytes -= entry.bytes.size() + kEntryOverhead;
 }
 
-void WriteRetry::begin_clear(const StoreScope* scope) {
+void WriteRetry::forget(const StoreScope* scope, const ClearMark& before) {
+  Entries gone;  // outlives the guard
   LockGuard guard(mutex_);
-  if (scope != nullptr && cleared_.size() < kMostCleared) {
-    cleared_[scope->namespace_digest] = epoch_ + 1;
-  } else {
-    all_cleared_ = epoch_ + 1;
-    cleared_.clear();
-  }
-  ++epoch_;
-  const auto is_of_it = [&](const std::shared_ptr<Entry>& entry) {
-    return scope == nullptr || entry->scope->namespace_digest == scope->namespace_digest;
-  };
   for (auto at = waiting_.begin(); at != waiting_.end();) {
-    if (!is_of_it(*at)) {
-      ++at;
-      continue;
-    }
-    forget(**at);
+    const auto entry = at++;
+    const ClearMark& as_of = (*entry)->as_of;
+    const bool is_of_it = scope == nullptr || (*entry)->scope->namespace_digest == scope->namespace_digest;
+    if (!is_of_it || as_of.store != before.store || as_of.count > before.count) continue;
+    uncount(**entry);
     ++stats_.dropped;
-    at = waiting_.erase(at);
+    gone.splice(gone.end(), waiting_, entry);
   }
-  for (const std::shared_ptr<Entry>& entry : in_flight_) entry->is_cleared = entry->is_cleared || is_of_it(entry);
-}
-
-void WriteRetry::end_clear() {
-  LockGuard guard(mutex_);
-  ++clears_;
-}
-
-std::uint64_t WriteRetry::clears() const {
-  LockGuard guard(mutex_);
-  return clears_;
 }
 
 void WriteRetry::stop() {
   LockGuard guard(mutex_);
   is_stopped_ = true;
-  for (const std::shared_ptr<Entry>& entry : waiting_) forget(*entry);
+  for (const std::shared_ptr<Entry>& entry : waiting_) uncount(*entry);
   stats_.dropped += waiting_.size();
   waiting_.clear();
 }

@@ -3,25 +3,22 @@
 //
 // SGLang offers a page once and never again after a failure, so a store that was sick for a second would lack those
 // pages for ever. An offer copies the group's bytes; tick() submits what is due, oldest first, one operation of up to
-// kBatchGroups groups at a time, with a doubling pause after a failure. A group goes when it is stored, declined for
-// good, cleared, or older than its limit.
+// kBatchGroups groups at a time, and the end of one submits the next; after a failure there is a pause, which doubles.
+// What has failed goes behind what waits, so groups that fail for ever hold up no others. A group goes when it is
+// stored, declined for good, cleared, or older than its limit.
 //
-// Clears. A write that was answered ok must not appear after a clear that came later. So every write, those of calls
-// and of connectors too, begins in an *epoch* here and ends here; a clear begins the next epoch, waits until its
-// namespace's writes of earlier ones have ended, and an offer of an earlier epoch is refused. Other namespaces' writes
-// go on. All of this is of one process: others that share the store have epochs of their own.
+// Clears. A write that was answered ok must not appear after a clear that came later, by whichever process. So each
+// group keeps the mark of when its put began (ClearMark), and is written as of that: if its namespace was cleared
+// since, the backend refuses it (kCancelled), and it goes. forget() only makes room earlier.
 //
 // Threads: all methods from any thread. Lifetime: shared with the completions of its operations; stop() before the
 // backend ends. Limits: bytes and age, both options; an offer that is being copied does not count yet. Cost of an
 // offer: a copy of the bytes. Without memory an offer is refused, and a tick does nothing.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <list>
-#include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -51,97 +48,55 @@ class WriteRetry : public std::enable_shared_from_this<WriteRetry> {
 
   // True for failures that may pass: kOverloaded, kUnavailable, kDeadlineExceeded, kInternal.
   [[nodiscard]] static bool is_worth_it(const Status& status);
-  // A write on its way to the backend: it began when this was made, and ends once, with end() or this, whatever becomes
-  // of the submit. It keeps the queue.
-  class Write {
-   public:
-    Write(const Write&) = delete;
-    Write& operator=(const Write&) = delete;
-    Write(std::shared_ptr<WriteRetry> retry, const Digest256& digest)
-        : retry_(std::move(retry)), digest_(digest), epoch_(retry_->write_began(digest)) {}
-    ~Write() { (void)end(); }
-    [[nodiscard]] std::uint64_t epoch() const { return epoch_; }  // for offer()
-    // False: it has ended before.
-    bool end() {
-      if (has_ended_.exchange(true, std::memory_order_relaxed)) return false;  // a single fact
-      retry_->write_ended(digest_, epoch_);
-      return true;
-    }
-
-   private:
-    const std::shared_ptr<WriteRetry> retry_;
-    const Digest256 digest_;
-    const std::uint64_t epoch_;
-    std::atomic<bool> has_ended_{false};
-  };
-  // A shared one: completions are copied. If there is no memory for it, it has not begun.
-  [[nodiscard]] std::shared_ptr<Write> begin_write(const StoreScope& scope) {
-    return std::make_shared<Write>(shared_from_this(), scope.namespace_digest);
-  }
-  [[nodiscard]] std::uint64_t epoch() const LARDER_EXCLUDES(mutex_);
-  // Copies the group. False: no room, no memory, stopped, or its namespace was cleared since `epoch`.
+  // Copies the group; as_of: when its put began. False: no room, no memory, or stopped.
   [[nodiscard]] bool offer(const std::shared_ptr<const StoreScope>& scope, const PageGroup& group, bool durable,
-                           std::uint64_t epoch) LARDER_EXCLUDES(mutex_);
-  // Submits what is due. Call it a few times a second.
+                           const ClearMark& as_of) LARDER_EXCLUDES(mutex_);
+  // Submits what is due. Call it a few times a second. Cost: once a second, a look at each group that waits.
   void tick() LARDER_EXCLUDES(mutex_);
-  // Before a clear: forgets what waits of a namespace (null: of all), and begins an epoch.
-  void begin_clear(const StoreScope* scope) LARDER_EXCLUDES(mutex_);
-  // Until every write of the namespace (null: of all) that began before its clear has ended, or `limit` is over (real
-  // time); true if they have.
-  [[nodiscard]] bool wait_for_earlier(const StoreScope* scope, Nanos limit) LARDER_EXCLUDES(mutex_);
-  // A clear of all has ended, whatever came of it.
-  void end_clear() LARDER_EXCLUDES(mutex_);
-  // How many have: who remembers what the store has asks before that counts.
-  [[nodiscard]] std::uint64_t clears() const LARDER_EXCLUDES(mutex_);
+  // After a clear: drops what waits of the namespace (null: of all) and is as of `before` or earlier, of when the clear
+  // had not begun.
+  void forget(const StoreScope* scope, const ClearMark& before) LARDER_EXCLUDES(mutex_);
   // Nothing is submitted any more; what waits is dropped.
   void stop() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] RetryStats stats() const LARDER_EXCLUDES(mutex_);
 
  private:
-  [[nodiscard]] std::uint64_t write_began(const Digest256& digest) LARDER_EXCLUDES(mutex_);
-  void write_ended(const Digest256& digest, std::uint64_t epoch) LARDER_EXCLUDES(mutex_);
   struct Entry {
     std::shared_ptr<const StoreScope> scope;
     PageGroup group;  // its segments lie in `bytes`
     std::vector<std::byte> bytes;
-    bool durable = false, is_cleared = false;
+    bool durable = false;
+    ClearMark as_of;
     TimePoint offered;
   };
   using Entries = std::list<std::shared_ptr<Entry>>;  // one goes from list to list without memory
   using Batch = std::vector<std::shared_ptr<Entry>>;
   static constexpr std::size_t kBatchGroups = 64;
   static constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
-  static constexpr std::size_t kMostCleared = 1024;
-  // Writes of the namespace that began in an earlier epoch are those before its last clear.
-  [[nodiscard]] std::uint64_t cleared_at(const Digest256& digest) const LARDER_REQUIRES(mutex_);
-  [[nodiscard]] bool has_earlier(const StoreScope* scope) const LARDER_REQUIRES(mutex_);
-  [[nodiscard]] bool may_take(const StoreScope& scope, std::uint64_t bytes, std::uint64_t epoch)
-      LARDER_REQUIRES(mutex_);
+  static constexpr std::size_t kMostLookedAt = 4096;  // for one batch
+  static constexpr Nanos kDropEach = std::chrono::seconds(1);
+  [[nodiscard]] bool may_take(std::uint64_t bytes) LARDER_REQUIRES(mutex_);
   [[nodiscard]] static std::shared_ptr<Entry> copy_of(const PageGroup& group, std::uint64_t bytes);
   void drop_old(TimePoint now) LARDER_REQUIRES(mutex_);
-  // Whose write is due; null: none is.
-  [[nodiscard]] std::shared_ptr<const StoreScope> due() LARDER_EXCLUDES(mutex_);
-  // The oldest entries, if they are of `scope`; with one durability. They are in flight then.
-  [[nodiscard]] Batch take_batch(const StoreScope& scope) LARDER_EXCLUDES(mutex_);
-  void write_due();
-  [[nodiscard]] Status submit(const Batch& batch, const std::shared_ptr<Write>& write);
+  // The first entry that waits, and those like it (of its scope, durability and mark), if they are due. They are in
+  // flight then. Empty: nothing is due, and nobody submits any more.
+  [[nodiscard]] Batch take_batch() LARDER_EXCLUDES(mutex_);
+  // Of a submit, which may fail in the middle: false after the first call.
+  struct End;
+  void submit_due();
+  [[nodiscard]] Status submit(const Batch& batch, const std::shared_ptr<End>& end);
   // What is in flight has ended; without an answer it has failed for a reason that may pass.
   void answered(const std::vector<Status>& answers) LARDER_EXCLUDES(mutex_);
-  void forget(const Entry& entry) LARDER_REQUIRES(mutex_);
+  void uncount(const Entry& entry) LARDER_REQUIRES(mutex_);
 
   StorageBackend* const backend_;
   Clock& clock_;
   const RetryOptions options_;
 
   mutable RankedMutex mutex_{LockRank::kController};
-  Entries waiting_ LARDER_GUARDED_BY(mutex_), in_flight_ LARDER_GUARDED_BY(mutex_);  // oldest first
-  std::uint64_t epoch_ LARDER_GUARDED_BY(mutex_) = 0, clears_ LARDER_GUARDED_BY(mutex_) = 0;
-  // Where the last clear began, by namespace; of all of them, and of those that are not in the map any more.
-  std::map<Digest256, std::uint64_t> cleared_ LARDER_GUARDED_BY(mutex_);
-  std::uint64_t all_cleared_ LARDER_GUARDED_BY(mutex_) = 0;
-  std::map<std::pair<Digest256, std::uint64_t>, std::uint64_t> writes_ LARDER_GUARDED_BY(mutex_);  // -> under way
-  RankedCondition writes_ended_;
-  TimePoint next_try_ LARDER_GUARDED_BY(mutex_){};
+  Entries waiting_ LARDER_GUARDED_BY(mutex_), in_flight_ LARDER_GUARDED_BY(mutex_);
+  bool is_submitting_ LARDER_GUARDED_BY(mutex_) = false;  // a thread does, and looks again before it stops
+  TimePoint next_try_ LARDER_GUARDED_BY(mutex_){}, next_drop_ LARDER_GUARDED_BY(mutex_){};
   Nanos pause_ LARDER_GUARDED_BY(mutex_){0};
   RetryStats stats_ LARDER_GUARDED_BY(mutex_);
   bool is_stopped_ LARDER_GUARDED_BY(mutex_) = false;

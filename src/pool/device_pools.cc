@@ -11,8 +11,7 @@
 namespace larder {
 namespace {
 
-constexpr std::size_t kArrayAlignment = 64;     // one cache line; also the widest vector register
-constexpr std::size_t kTableBytesPerSlot = 12;  // of a SlotTable: an entry, and a place on the free stack
+constexpr std::size_t kArrayAlignment = 64;  // one cache line; also the widest vector register
 
 // False on overflow.
 bool add_array(std::size_t layers, std::size_t slots, std::size_t slot_stride, std::size_t& layer_stride,
@@ -204,7 +203,7 @@ Status DevicePools::take_lent(const ComponentCounts& slots, std::span<const Lent
 // a vector that is too large is granted, and the process killed when it is filled.
 Status DevicePools::make_tables(const ComponentCounts& slots, const ReservedSlots& reserved, MemorySource& host) {
   std::size_t bytes = 0;
-  for (const std::uint32_t count : slots) bytes += count * kTableBytesPerSlot;
+  for (const std::uint32_t count : slots) bytes += count * SlotTable::kBytesPerSlot;
   if (bytes > 0) {
     const auto room = host.allocate(bytes);
     if (!room) return Status(room.status().code(), "tables of device slots: " + room.status().message());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <limits>
+#include <new>
 #include <string>
 
 namespace larder {
@@ -16,6 +17,7 @@ constexpr std::size_t kMaxCuts = 64;
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kMaxBlocks = HostSlot::kNone - 1;  // block and slot numbers are 32 bits wide
 // host_pools.h derives these.
+constexpr std::size_t kListBytesPerBlock = 4;  // of a list of blocks
 constexpr std::uint64_t kMarkerShare = 16;
 constexpr std::uint64_t kMarkerBytes = 64, kTokenBytes = 4;
 constexpr std::uint64_t kLeastMarkers = std::uint64_t{1} << 16, kMostMarkers = std::uint64_t{1} << 24;
@@ -33,6 +35,19 @@ std::size_t page_start(const PoolSpec& pool, std::size_t used) {
 std::uint64_t markers_for(std::uint64_t budget_bytes, std::uint32_t page_size) {
   const std::uint64_t count = budget_bytes / kMarkerShare / (kMarkerBytes + kTokenBytes * page_size);
   return std::clamp(count, kLeastMarkers, kMostMarkers);
+}
+
+// What HostPools allocates beside its region, as its constructor does.
+std::size_t table_bytes(const ModelSpec& model, const std::array<std::size_t, kComponentCount>& slot_bytes,
+                        std::size_t block, std::uint64_t blocks) {
+  std::uint64_t bytes = blocks * kListBytesPerBlock;  // the free ones
+  for (const ComponentKind c : kAllComponents) {
+    if (!model.has(c)) continue;
+    const std::uint64_t per_slot = blocks_for(slot_bytes[index_of(c)], block);
+    const std::uint64_t slots = per_slot == 0 ? markers_for(blocks * block, model.page_size) : blocks / per_slot;
+    bytes += slots * (SlotTable::kBytesPerSlot + per_slot * kListBytesPerBlock);
+  }
+  return static_cast<std::size_t>(bytes);
 }
 
 double block_cost(const std::array<std::size_t, kComponentCount>& slot_bytes, std::size_t block) {
@@ -119,9 +134,19 @@ Result<std::unique_ptr<HostPools>> HostPools::create(const ModelSpec& model, Hos
   }
   auto region = memory.allocate(static_cast<std::size_t>(blocks) * block);
   if (!region) return region.status();
-  std::unique_ptr<HostPools> pools(new HostPools(model, layout, block, blocks));
-  pools->memory_ = std::move(region).value();
-  return pools;
+  // Asked for, and given back at once: what the machine has not got is refused here, while a vector that is too large
+  // is granted, and the process killed when it is filled.
+  const std::size_t tables = table_bytes(model, slot_bytes, block, blocks);
+  if (const auto room = memory.allocate(tables); !room) {
+    return Status(room.status().code(), "tables of host slots: " + room.status().message());
+  }
+  try {
+    std::unique_ptr<HostPools> pools(new HostPools(model, layout, block, blocks));
+    pools->memory_ = std::move(region).value();
+    return pools;
+  } catch (const std::bad_alloc&) {
+    return overloaded("tables of host slots: no " + std::to_string(tables >> 20) + " MiB of memory in one piece");
+  }
 }
 
 HostSlot HostPools::take(ComponentKind c) {

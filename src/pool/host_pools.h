@@ -76,7 +76,8 @@ struct HostSpace {
 
 class HostPools {
  public:
-  // Errors: kInvalidArgument (budget smaller than one slot of some component: says the least that works), kOverloaded.
+  // Errors: kInvalidArgument (budget smaller than one slot of some component: says the least that works), kOverloaded:
+  // `memory` has no room for the budget, or none beside it for the tables (which are large where a slot is small).
   [[nodiscard]] static Result<std::unique_ptr<HostPools>> create(const ModelSpec& model, HostLayout layout,
                                                                  std::size_t budget_bytes, MemorySource& memory);
 

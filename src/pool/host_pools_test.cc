@@ -34,6 +34,47 @@ ModelSpec three_sizes(std::uint32_t full, std::uint32_t swa, std::uint32_t mamba
           flat_pool(PoolName::kMamba, ComponentKind::kMamba, mamba)});
 }
 
+// Has so many bytes, and gets back what is freed.
+class SmallMemory final : public MemorySource {
+ public:
+  explicit SmallMemory(std::size_t bytes) : left_(bytes) {}
+  Result<std::unique_ptr<Memory>> allocate(std::size_t bytes) override {
+    if (bytes > left_) return overloaded("the machine has not that much");
+    auto made = host_memory_source().allocate(bytes);
+    if (!made) return made.status();
+    left_ -= bytes;
+    return std::unique_ptr<Memory>(std::make_unique<Region>(left_, bytes, std::move(made).value()));
+  }
+
+ private:
+  class Region final : public Memory {
+   public:
+    Region(std::size_t& left, std::size_t bytes, std::unique_ptr<Memory> memory)
+        : left_(left), bytes_(bytes), memory_(std::move(memory)) {}
+    ~Region() override { left_ += bytes_; }
+    [[nodiscard]] std::byte* data() const override { return memory_->data(); }
+    [[nodiscard]] std::size_t size() const override { return memory_->size(); }
+
+   private:
+    std::size_t& left_;
+    const std::size_t bytes_;
+    const std::unique_ptr<Memory> memory_;
+  };
+  std::size_t left_;
+};
+
+// A small state makes small blocks, and many: their tables take as much as they do.
+TEST(HostPools, TheMachineIsAskedForTheTablesToo) {
+  const ModelSpec model = three_sizes(1 << 20, 0, 64);
+  constexpr std::size_t kBudget = std::size_t{4} << 20;
+  SmallMemory just_the_budget(kBudget), enough(2 * kBudget);
+  const Status refused = HostPools::create(model, HostLayout::kPageFirst, kBudget, just_the_budget).status();
+  EXPECT_EQ(refused.code(), StatusCode::kOverloaded);
+  EXPECT_NE(refused.message().find("tables of host slots"), std::string::npos) << refused.message();
+  const auto pools = take(HostPools::create(model, HostLayout::kPageFirst, kBudget, enough));
+  EXPECT_EQ(pools->total_blocks() * pools->block_bytes(), kBudget);
+}
+
 TEST(BlockSize, FollowsTheArithmetic) {
   EXPECT_EQ(choose_block_bytes({0, 0, 0}), 0u);
   EXPECT_EQ(choose_block_bytes({1, 0, 0}), 64u);

@@ -33,6 +33,7 @@ struct LeasedSlot {
 
 class SlotTable {
  public:
+  static constexpr std::size_t kBytesPerSlot = 12;  // an entry, and a place on the free stack
   struct Counts {
     std::uint32_t free = 0, live = 0, quarantined = 0, leases = 0;
     friend bool operator==(const Counts&, const Counts&) = default;

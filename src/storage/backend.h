@@ -127,6 +127,14 @@ struct ReadResult {
   std::vector<Status> items;  // one per item; payload of a failed item is undefined
 };
 
+// A moment in the row of a store's clears. `store` is drawn anew where nobody knows the clears before; marks of two
+// stores cannot be compared. `count` grows with each clear. store 0: no mark, as of a backend that keeps none.
+struct ClearMark {
+  std::uint64_t store = 0, count = 0;
+  [[nodiscard]] bool is_none() const { return store == 0; }
+  friend bool operator==(const ClearMark&, const ClearMark&) = default;
+};
+
 struct WriteItem {
   PoolName pool;
   PageKey key;
@@ -142,6 +150,9 @@ struct WriteRequest {
   std::vector<PageGroup> groups;  // parents before children; a failed group does not stop the next
   bool durable = false;           // acknowledge only when it survives a power cut (fsync)
   OperationTerms terms{Urgency::kBackground, TimePoint::max(), nullptr};
+  // When the pages came into being. Was their namespace cleared after that, or is it a mark of another store, then each
+  // group is answered kCancelled, and nothing is written. None: now. Backends without marks take no notice.
+  ClearMark as_of{};
 };
 struct WriteResult {
   // One per group: kOk = whole group visible. kUnsupported: the backend's admission policy declines it; not a failure,
@@ -190,6 +201,11 @@ class StorageBackend {
   // under way happens after it, or ends kCancelled.
   [[nodiscard]] virtual Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) = 0;
   [[nodiscard]] virtual BackendStats stats() const = 0;
+  // The mark of the last clear that has begun, of whatever namespace, by whichever process: for WriteRequest::as_of.
+  [[nodiscard]] virtual ClearMark clear_mark() const { return {}; }
+  // The mark of the last clear of the whole store that has ended, well or not. Is it another one than before, then
+  // nothing that was stored before counts as stored.
+  [[nodiscard]] virtual ClearMark emptied_mark() const { return {}; }
   // Payloads will often lie in `regions` from now on: a device that can prepares them once, not at each transfer. They
   // outlive a close() that ends ok. Any thread, any time; transfers work the same without. kUnsupported: nothing to
   // gain here; kOverloaded: the system refuses (mostly its limit of locked memory).

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared stores under the conformance suite: what a client sees of a host in the same process, and the host itself.
+// Shared stores under the conformance suite: what a client sees of a host in the same process, the host itself, and the
+// order of clears in front of its backend.
 #include <filesystem>
 
+#include "storage/clear_order.h"
 #include "storage/file/segment_format.h"
 #include "storage/shared/shared_backend.h"
 #include "tests/conformance/storage_conformance.h"
@@ -90,10 +92,44 @@ class SharedHarness final : public HarnessBase {
   const bool is_client_;
 };
 
+class NoKeeper final : public ClearKeeper {
+ public:
+  [[nodiscard]] Status save(const ClearHistory&) override { return Status::ok(); }
+};
+
+// The order of clears by itself, with tasks in any order or on threads, and with marks that are kept first or not.
+class OrderedHarness final : public HarnessBase {
+ public:
+  OrderedHarness(std::size_t threads, std::uint64_t seed, bool is_kept)
+      : HarnessBase(threads, seed), seed_(seed), is_kept_(is_kept) {}
+
+  [[nodiscard]] Result<std::unique_ptr<StorageBackend>> open(const BackendOptions& extra) override {
+    Result<std::unique_ptr<StorageBackend>> inner = create("memory", {{"max_size", "64Mi"}}, extra, nullptr);
+    if (!inner.is_ok()) return inner;
+    Executor& executor = manual_ ? static_cast<Executor&>(*manual_) : *pool_;
+    return std::unique_ptr<StorageBackend>(
+        std::make_unique<ClearOrder>(std::move(inner).value(), ClearHistory::anew(clock_, seed_),
+                                     is_kept_ ? std::make_unique<NoKeeper>() : nullptr, &executor));
+  }
+
+ private:
+  const std::uint64_t seed_;
+  const bool is_kept_;
+};
+
+BackendUnderTest ordered(std::string name, std::size_t threads, bool is_kept) {
+  return {std::move(name),
+          [=](std::uint64_t seed) { return std::make_unique<OrderedHarness>(threads, seed, is_kept); }};
+}
+
 BackendUnderTest variant(std::string name, const std::string& inner, bool is_client) {
   return {std::move(name), [=](std::uint64_t seed) { return std::make_unique<SharedHarness>(seed, inner, is_client); }};
 }
 
+INSTANTIATE_TEST_SUITE_P(Ordered, StorageConformance,
+                         each_check({ordered("Manual", 0, false), ordered("ManualKept", 0, true),
+                                     ordered("Threads", 3, false), ordered("ThreadsKept", 3, true)}),
+                         test_name);
 INSTANTIATE_TEST_SUITE_P(Shared, StorageConformance,
                          each_check({variant("MemoryClient", "memory", true), variant("FileClient", "file", true),
                                      variant("MemoryHost", "memory", false), variant("FileHost", "file", false)}),

@@ -78,6 +78,28 @@ TEST_F(Kill, AHostInMidOperation) {
   }
 }
 
+// A host that cleared the store for one client dies. What another one had kept is refused by whoever comes next.
+TEST_F(Kill, AHostThatHadCleared) {
+  KilledProcess host;
+  start_host(host, 1000);
+  RoleWatch watches[2];
+  const std::unique_ptr<SharedBackend> clients[2] = {open(watches[0]), open(watches[1])};
+  ASSERT_TRUE(clients[0] && clients[1]);
+  const ClearMark before = clients[0]->clear_mark(), emptied = clients[0]->emptied_mark();
+  ASSERT_TRUE(write_page(*clients[0], 1, kBytes, true, before).is_ok());
+  ASSERT_TRUE(clear_store(*clients[1]).is_ok());
+  EXPECT_NE(clients[0]->emptied_mark(), emptied);
+  const ClearMark after = clients[0]->clear_mark();
+  ASSERT_TRUE(host.kill().is_ok());
+  ASSERT_TRUE(watches[0].wait_for_changes(3) && watches[1].wait_for_changes(3)) << "client, seeking, and a role again";
+  for (const auto& client : clients) {
+    EXPECT_EQ(client->clear_mark(), after);
+    EXPECT_EQ(write_page(*client, 1, kBytes, true, before).code(), StatusCode::kCancelled);
+    EXPECT_EQ(read_page(*client, 1, kBytes).code(), StatusCode::kNotFound);
+    EXPECT_TRUE(write_page(*client, 2, kBytes, true, after).is_ok());
+  }
+}
+
 // A client dies while the inner backend has its buffers. Nobody else notices, and its operations end in memory that is
 // nobody's any more.
 TEST_F(Kill, AClientInMidOperation) {

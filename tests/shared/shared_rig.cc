@@ -40,14 +40,23 @@ Result<std::unique_ptr<StorageBackend>> Environment::create(const std::string& k
   return factory_.create(kind, options, {&real_file_system(), &real_clock(), &inner});
 }
 
-Pending<WriteResult> start_write(StorageBackend& backend, std::uint64_t number, std::size_t bytes, bool durable) {
+Pending<WriteResult> start_write(StorageBackend& backend, std::uint64_t number, std::size_t bytes, bool durable,
+                                 const ClearMark& as_of) {
   auto buffer = buffer_of(number, bytes);
   buffer->fill(key_of(number), PoolName::kKv);
-  WriteRequest request{scope_of_tests(), {{{{PoolName::kKv, key_of(number), buffer->segments()}}}}, durable};
+  WriteRequest request{scope_of_tests(), {{{{PoolName::kKv, key_of(number), buffer->segments()}}}}, durable, {}, as_of};
   return start<WriteResult>(
       [&](auto promised) {
         return backend.submit_write(std::move(request),
                                     [promised, buffer](WriteResult result) { promised(std::move(result)); });
+      },
+      {});
+}
+
+Pending<ClearDone> start_clear(StorageBackend& backend, std::shared_ptr<const StoreScope> scope) {
+  return start<ClearDone>(
+      [&](auto promised) {
+        return backend.submit_clear(std::move(scope), [promised](Status status) { promised({std::move(status)}); });
       },
       {});
 }

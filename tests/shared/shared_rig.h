@@ -169,15 +169,23 @@ struct Pending {
     return result.get();
   }
 };
+struct ClearDone {
+  Status status;
+};
 [[nodiscard]] Pending<WriteResult> start_write(StorageBackend& backend, std::uint64_t number, std::size_t bytes,
-                                               bool durable = false);
+                                               bool durable = false, const ClearMark& as_of = {});
+[[nodiscard]] Pending<ClearDone> start_clear(StorageBackend& backend, std::shared_ptr<const StoreScope> scope);
 [[nodiscard]] Pending<ExistsResult> start_exists(StorageBackend& backend, std::uint64_t number);
 // The result's status is kCorrupt, too, if the bytes are wrong.
 [[nodiscard]] Pending<ReadResult> start_read(StorageBackend& backend, std::uint64_t number, std::size_t bytes);
 
 [[nodiscard]] inline Status write_page(StorageBackend& backend, std::uint64_t number, std::size_t bytes,
-                                       bool durable = false) {
-  return start_write(backend, number, bytes, durable).wait().groups.at(0);
+                                       bool durable = false, const ClearMark& as_of = {}) {
+  return start_write(backend, number, bytes, durable, as_of).wait().groups.at(0);
+}
+// null: the whole store.
+[[nodiscard]] inline Status clear_store(StorageBackend& backend, std::shared_ptr<const StoreScope> scope = nullptr) {
+  return start_clear(backend, std::move(scope)).wait().status;
 }
 [[nodiscard]] inline Status read_page(StorageBackend& backend, std::uint64_t number, std::size_t bytes) {
   return start_read(backend, number, bytes).wait().items.at(0);

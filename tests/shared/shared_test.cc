@@ -289,7 +289,7 @@ struct HostilePeer : Shared {
   // One that was welcomed, with an arena of 64 KiB.
   RawPeer welcomed_peer() {
     RawPeer out = peer();
-    out.pass(share::make_arena(64 << 10).value().descriptor);
+    out.pass(share::make_client_arena(64 << 10).value().descriptor);
     out.send(share::encode_hello({share::kVersion, 64 << 10}));
     const std::string answer = out.next_frame();
     EXPECT_EQ(answer.at(0), static_cast<char>(Kind::kWelcome));
@@ -354,9 +354,10 @@ TEST_F(HostilePeer, ArenasThatAreNoneAreRefused) {
   EXPECT_EQ(refusal(hello({}, kArenaBytes)), StatusCode::kCorrupt);
   EXPECT_EQ(refusal(hello(no_memory(), kArenaBytes)), StatusCode::kCorrupt);
   EXPECT_EQ(refusal(hello(unsealed_memory(kArenaBytes), kArenaBytes)), StatusCode::kCorrupt);
-  EXPECT_EQ(refusal(hello(share::make_arena(kArenaBytes).value().descriptor, kArenaBytes + 1)), StatusCode::kCorrupt);
-  EXPECT_EQ(refusal(hello(share::make_arena(kArenaBytes).value().descriptor, 0)), StatusCode::kInvalidArgument);
-  EXPECT_EQ(refusal(hello(share::make_arena(kArenaBytes).value().descriptor, std::uint64_t{1} << 60)),
+  EXPECT_EQ(refusal(hello(share::make_client_arena(kArenaBytes).value().descriptor, kArenaBytes + 1)),
+            StatusCode::kCorrupt);
+  EXPECT_EQ(refusal(hello(share::make_client_arena(kArenaBytes).value().descriptor, 0)), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refusal(hello(share::make_client_arena(kArenaBytes).value().descriptor, std::uint64_t{1} << 60)),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(refusal(hello({}, kArenaBytes, share::kVersion - 1)), StatusCode::kUnsupported);
 }

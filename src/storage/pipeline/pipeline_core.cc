@@ -6,7 +6,6 @@
 #include <new>
 #include <utility>
 
-#include "base/log.h"
 #include "base/probe.h"
 
 namespace larder {
@@ -68,8 +67,9 @@ Status PipelineCore::submit(OperationPtr op) {
 
 // Takes `op` if it is admitted. Refused for want of room, it may be offered once more after a sweep.
 Status PipelineCore::offer(OperationPtr& op, bool is_first) {
+  LogLines lines;
   LockGuard guard(mutex_);
-  Status status = check_taken(*op, clock_.now());
+  Status status = check_taken(*op, clock_.now(), lines);
   LaneState& lane = lanes_[index_of(op->lane)];
   if (status.is_ok()) {
     metrics_.queued(op->lane, op->terms.urgency, 1);
@@ -85,9 +85,9 @@ Status PipelineCore::offer(OperationPtr& op, bool is_first) {
   return status;
 }
 
-Status PipelineCore::check_taken(const QueuedOperation& op, TimePoint now) {
+Status PipelineCore::check_taken(const QueuedOperation& op, TimePoint now, LogLines& lines) {
   if (is_closed_) return unavailable("storage backend '" + name_ + "' is closed");
-  notice_slow(now);
+  notice_slow(now, lines);
   const Direction direction = direction_of(op.lane);
   if (!directions_[index_of(direction)].breaker.would_admit(weight_of(op.lane), now)) {
     return open_status(direction, now);
@@ -116,82 +116,128 @@ void PipelineCore::tick() {
   metrics_.negative_entries(negative_.size());
 }
 
+// The pumps below the code that a thread runs: a thread's pump may call a backend that is a pipeline, too.
+class PipelineCore::PumpFrame {
+ public:
+  explicit PumpFrame(const PipelineCore* core) : core_(core), below_(top_) { top_ = this; }
+  ~PumpFrame() { top_ = below_; }
+  PumpFrame(const PumpFrame&) = delete;
+  PumpFrame& operator=(const PumpFrame&) = delete;
+  [[nodiscard]] static bool is_below(const PipelineCore* core) {
+    const PumpFrame* frame = top_;
+    while (frame && frame->core_ != core) frame = frame->below_;
+    return frame != nullptr;
+  }
+
+ private:
+  static thread_local const PumpFrame* top_;
+  const PipelineCore* const core_;
+  const PumpFrame* const below_;
+};
+thread_local const PipelineCore::PumpFrame* PipelineCore::PumpFrame::top_ = nullptr;
+
 void PipelineCore::pump() {
+  if (PumpFrame::is_below(this)) return;
+  const PumpFrame frame(this);
   {
     LockGuard guard(mutex_);
-    if (is_pumping_) return;
-    is_pumping_ = true;
+    ++pumps_;
   }
-  for (;;) {
-    Batch batch;
-    {
-      LockGuard guard(mutex_);
-      collect(clock_.now(), batch);
-      if (batch.ended.empty() && batch.begun.empty()) {
-        is_pumping_ = false;  // what comes from here on finds no pump and starts one
-        changed_.notify_all();
-        return;
-      }
-    }
-    for (const auto& [op, status] : batch.ended) end_waiting(op, status);
-    for (const OperationPtr& op : batch.begun) begin(op);
+  try {
+    std::size_t begun = 0;
+    while (pump_round(begun)) {}
+  } catch (...) {  // out of memory: close() is not to wait for a pump that is gone
+    LockGuard guard(mutex_);
+    leave_pump();
+    throw;
   }
 }
 
-void PipelineCore::collect(TimePoint now, Batch& batch) {
-  notice_slow(now);
-  for (const Lane lane : kLanes) collect_lane(lane, now, batch);
+bool PipelineCore::pump_round(std::size_t& begun) {
+  LogLines lines;
+  Round round;
+  {
+    LockGuard guard(mutex_);
+    const bool is_relieved = begun >= kPumpShare && pumps_ > 1;
+    if (!is_relieved) collect(clock_.now(), round, lines);
+    if (round.ended.empty() && !round.begun) {
+      leave_pump();  // in the same breath: what comes from here on finds another pump, or starts one
+      return false;
+    }
+  }
+  for (const auto& [op, status] : round.ended) end_waiting(op, status);
+  if (round.begun) begin(round.begun);
+  begun += round.begun ? 1 : 0;
+  return true;
+}
+
+void PipelineCore::leave_pump() {
+  --pumps_;
+  changed_.notify_all();
+}
+
+void PipelineCore::collect(TimePoint now, Round& round, LogLines& lines) {
+  notice_slow(now, lines);
+  const std::size_t first = next_lane_;
+  for (std::size_t i = 0; i < kLaneCount; ++i) {
+    const std::size_t lane = (first + i) % kLaneCount;
+    const bool had_one = round.begun != nullptr;
+    collect_lane(kLanes[lane], now, round, lines);
+    if (!had_one && round.begun) next_lane_ = (lane + 1) % kLaneCount;
+  }
   is_sweep_forced_ = false;
-  for (const auto& [op, status] : batch.ended) metrics_.queued(op->lane, op->terms.urgency, -1);
-  for (const OperationPtr& op : batch.begun) {
+  for (const auto& [op, status] : round.ended) metrics_.queued(op->lane, op->terms.urgency, -1);
+  if (const OperationPtr& op = round.begun) {
     metrics_.queued(op->lane, op->terms.urgency, -1);
     metrics_.begun(op->lane, op->terms.urgency, op->bytes, now - op->queued_at);
   }
 }
 
-void PipelineCore::collect_lane(Lane lane, TimePoint now, Batch& batch) {
+void PipelineCore::collect_lane(Lane lane, TimePoint now, Round& round, LogLines& lines) {
   LaneState& state = lanes_[index_of(lane)];
   const std::size_t before = state.queue.size();
   if (before == 0) return;
   const Direction direction = direction_of(lane);
-  DirectionState& state_of = directions_[index_of(direction)];
-  CircuitBreaker& breaker = state_of.breaker;
-  state.queue.sweep(now, is_sweep_forced_, batch.ended);
+  const CircuitBreaker& breaker = directions_[index_of(direction)].breaker;
+  state.queue.sweep(now, is_sweep_forced_, round.ended);
   if (is_drained_) {
-    state.queue.end_all(cancelled("storage backend '" + name_ + "' is closing"), batch.ended);
+    state.queue.end_all(cancelled("storage backend '" + name_ + "' is closing"), round.ended);
   }
   while (const QueuedOperation* next = state.queue.front()) {
     Status expiry = LaneQueue::expiry(*next, now);
     if (!expiry.is_ok()) {
-      batch.ended.emplace_back(state.queue.take(), std::move(expiry));
+      round.ended.emplace_back(state.queue.take(), std::move(expiry));
       continue;
     }
     if (!breaker.would_admit(weight_of(lane), now)) {
-      state.queue.end_all(open_status(direction, now), batch.ended);
+      state.queue.end_all(open_status(direction, now), round.ended);
       break;
     }
-    const bool is_probe = breaker.is_probe_due(now);
-    if (!has_place(state, *next, is_probe)) {
+    if (!has_place(state, *next, breaker.is_probe_due(now))) {
       if (!is_stuck(state)) break;
-      // Hung operations fill every place: nobody is to wait for those, whatever the count of failures.
-      breaker.trip(now);
-      if (state_of.last_failure.is_ok()) {
-        state_of.last_failure = unavailable("every place is taken by an operation that does not answer");
-      }
-      publish(direction);
-      state.queue.end_all(open_status(direction, now), batch.ended);
+      trip(direction, now, lines);
+      state.queue.end_all(open_status(direction, now), round.ended);
       break;
     }
-    const auto pass = breaker.admit(weight_of(lane), now);
-    publish(direction);
-    OperationPtr op = state.queue.take();
-    op->flight.begun = now;
-    op->flight.pass = *pass;
-    op->flight.place = state.flights.insert(state.flights.end(), op);
-    state.bytes += op->bytes;
-    batch.begun.push_back(std::move(op));
+    if (!round.begun) round.begun = take_next(lane, now, lines);
+    break;
   }
   waiting_ -= before - state.queue.size();
+}
+
+OperationPtr PipelineCore::take_next(Lane lane, TimePoint now, LogLines& lines) {
+  LaneState& state = lanes_[index_of(lane)];
+  const Direction direction = direction_of(lane);
+  const auto place = state.flights.emplace(state.flights.end());  // first: it may throw
+  const auto pass = directions_[index_of(direction)].breaker.admit(weight_of(lane), now);
+  OperationPtr op = state.queue.take();
+  op->flight.begun = now;
+  op->flight.pass = *pass;
+  op->flight.place = place;
+  *place = op;
+  state.bytes += op->bytes;
+  publish(direction, lines);
+  return op;
 }
 
 bool PipelineCore::has_place(const LaneState& lane, const QueuedOperation& op, bool is_probe) const {
@@ -205,7 +251,29 @@ bool PipelineCore::is_stuck(const LaneState& lane) {
   return !lane.flights.empty() && lane.flights.back()->flight.is_slow;
 }
 
-void PipelineCore::notice_slow(TimePoint now) {
+void PipelineCore::trip(Direction direction, TimePoint now, LogLines& lines) {
+  DirectionState& state = directions_[index_of(direction)];
+  state.breaker.trip(now);
+  if (state.last_failure.is_ok()) {
+    state.last_failure = unavailable("every place is taken by an operation that does not answer");
+  }
+  publish(direction, lines);
+}
+
+Status PipelineCore::check_wait(Lane lane) {
+  LogLines lines;
+  LockGuard guard(mutex_);
+  const TimePoint now = clock_.now();
+  notice_slow(now, lines);
+  const Direction direction = direction_of(lane);
+  const CircuitBreaker& breaker = directions_[index_of(direction)].breaker;
+  const bool is_closed = breaker.state() == CircuitBreaker::State::kClosed;
+  if (is_closed && is_stuck(lanes_[index_of(lane)])) trip(direction, now, lines);
+  // Open, or a try is due or under way: what has no memory is none.
+  return breaker.state() == CircuitBreaker::State::kClosed ? Status::ok() : open_status(direction, now);
+}
+
+void PipelineCore::notice_slow(TimePoint now, LogLines& lines) {
   for (const Lane lane : {Lane::kExists, Lane::kRead, Lane::kWrite}) {  // a clear may take long
     const LaneState& state = lanes_[index_of(lane)];
     for (const OperationPtr& op : state.flights) {
@@ -217,20 +285,20 @@ void PipelineCore::notice_slow(TimePoint now) {
       record(direction_of(lane), op->flight.pass, CircuitBreaker::Outcome::kFailed,
              deadline_exceeded("no answer to a storage operation (" + std::string(lane_name(lane)) + ") for " +
                                seconds_text(now - op->flight.begun)),
-             now);
+             now, lines);
     }
   }
 }
 
 void PipelineCore::record(Direction direction, const CircuitBreaker::Pass& pass, CircuitBreaker::Outcome outcome,
-                          const Status& cause, TimePoint now) {
+                          const Status& cause, TimePoint now, LogLines& lines) {
   DirectionState& state = directions_[index_of(direction)];
   if (outcome == CircuitBreaker::Outcome::kFailed) state.last_failure = cause;
   state.breaker.record(pass, outcome, now);
-  publish(direction);
+  publish(direction, lines);
 }
 
-void PipelineCore::publish(Direction direction) {
+void PipelineCore::publish(Direction direction, LogLines& lines) {
   DirectionState& state = directions_[index_of(direction)];
   const std::uint64_t opens = state.breaker.opens();
   metrics_.breaker(direction, state.breaker.state(), opens - state.published_opens);
@@ -238,11 +306,11 @@ void PipelineCore::publish(Direction direction) {
   state.published_opens = opens;
   if (has_opened && !state.is_said_open) {
     state.is_said_open = true;
-    log_warning("storage", open_status(direction, clock_.now()).message());
+    lines.warning("storage", open_status(direction, clock_.now()).message());
   } else if (state.is_said_open && state.breaker.state() == CircuitBreaker::State::kClosed) {
     state.is_said_open = false;
-    log_info("storage",
-             "storage backend '" + name_ + "' is asked for " + std::string(direction_name(direction)) + "s again");
+    lines.info("storage",
+               "storage backend '" + name_ + "' is asked for " + std::string(direction_name(direction)) + "s again");
   }
 }
 
@@ -329,6 +397,7 @@ void PipelineCore::finish_with(const OperationPtr& op, const OperationVerdict& v
   metrics_.ended(op->lane, verdict.result);
   metrics_.left(op->lane, op->terms.urgency, op->bytes, served);
   metrics_.negative_entries(negative_.size());
+  LogLines lines;  // written last: a sink that blocks holds up no operation
   {
     LockGuard guard(mutex_);
     LaneState& lane = lanes_[index_of(op->lane)];
@@ -338,7 +407,8 @@ void PipelineCore::finish_with(const OperationPtr& op, const OperationVerdict& v
     ++lane.ended;
     if (verdict.result == OperationResult::kError) ++lane.failed;
     if (verdict.outcome == CircuitBreaker::Outcome::kServed) lane.last_served = now;
-    if (!op->flight.is_slow) record(direction_of(op->lane), op->flight.pass, verdict.outcome, verdict.cause, now);
+    if (!op->flight.is_slow)
+      record(direction_of(op->lane), op->flight.pass, verdict.outcome, verdict.cause, now, lines);
   }
   op->deliver();
   settle();
@@ -355,6 +425,7 @@ void PipelineCore::begin_close(Nanos limit) {
   {
     LockGuard guard(mutex_);
     is_closed_ = true;
+    metrics_.leave_breakers();
   }
   pump();  // what has a place is begun, so that the order of submit and close() is kept where it can be
   wait_pump(limit);
@@ -368,7 +439,7 @@ void PipelineCore::begin_close(Nanos limit) {
 
 void PipelineCore::wait_pump(Nanos limit) {
   LockGuard guard(mutex_);
-  while (is_pumping_) {
+  while (pumps_ > 0) {
     if (limit < Nanos(0)) {
       changed_.wait(mutex_);
     } else if (limit == Nanos(0) || !changed_.wait_for(mutex_, limit)) {
@@ -380,14 +451,14 @@ void PipelineCore::wait_pump(Nanos limit) {
 bool PipelineCore::wait_settled(Nanos limit) {
   LockGuard guard(mutex_);
   // Each change restarts the wait: the limit bounds a stall, and nothing new is taken.
-  while (unfinished_ > 0 || is_pumping_) {
+  while (unfinished_ > 0 || pumps_ > 0) {
     if (limit < Nanos(0)) {
       changed_.wait(mutex_);
     } else if (limit == Nanos(0) || !changed_.wait_for(mutex_, limit)) {
       break;
     }
   }
-  return unfinished_ == 0 && !is_pumping_;
+  return unfinished_ == 0 && pumps_ == 0;
 }
 
 std::uint64_t PipelineCore::waiting() const {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The working part of a StoragePipeline (internal to storage/pipeline/): queues, limits, breakers, bookkeeping.
 //
-// The pump. One thread at a time moves operations: it collects under the lock what may begin or must end, and begins
-// and ends it without the lock, until nothing is left. Who finds the pump running goes away: the running one looks
-// again before it stops. So a backend that completes inline, and callbacks that submit, are a loop and no recursion.
+// The pump. Each thread that has changed something moves operations: it takes under the lock what must end and one that
+// may begin, ends and begins them without the lock, and looks again until nothing is left. On one thread it does not
+// nest: who finds his own thread's pump below him goes away, as that one looks again before it stops. So a backend that
+// completes inline, and callbacks that submit, are a loop and no recursion.
+// A pump has its share: while another thread's pump runs, it leaves after kPumpShare operations, its own submit's and
+// one more. So no caller is kept by the work of others, what waits gets shorter all the same, and the last pump stays
+// until nothing can begin.
 //
 // Threads: any. One lock, rank kStorage, never held over a call to the backend, a callback, or the end of an operation.
 // Lifetime: shared with the completions of operations in flight. The backend outlives the last begin().
@@ -16,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log_lines.h"
 #include "base/ranked_mutex.h"
 #include "storage/pipeline/lane_queue.h"
 #include "storage/pipeline/negative_cache.h"
@@ -42,6 +47,10 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
   [[nodiscard]] TimePoint now() const { return clock_.now(); }
   [[nodiscard]] bool keeps_keys() const { return negative_.is_enabled(); }
 
+  // For a caller that has no memory for an operation of the lane until one of those in flight gives it back: ok, it may
+  // wait for that; kUnavailable: the breaker is open, or is opened here, as all that are in flight are slow.
+  [[nodiscard]] Status check_wait(Lane lane) LARDER_EXCLUDES(mutex_);
+
   // From CompletionToken: the operation is claimed and has its result.
   void finish(const OperationPtr& op) LARDER_EXCLUDES(mutex_);
   // From CompletionToken: the backend dropped the callback unrun.
@@ -50,6 +59,7 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
  private:
   static constexpr std::size_t kSamples = 256;
   static constexpr std::uint64_t kSlowestBytesPerSecond = std::uint64_t{1} << 20;
+  static constexpr std::size_t kPumpShare = 2;
   static constexpr std::size_t kProbePlaces = 2;  // above a lane's limit, for when hung operations fill it
 
   struct LaneState {
@@ -70,31 +80,40 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
     bool is_said_open = false;  // the log's last word
     Status last_failure;
   };
-  struct Batch {
+  class PumpFrame;
+  // What one round of a pump does.
+  struct Round {
     EndedOperations ended;
-    std::vector<OperationPtr> begun;
+    OperationPtr begun;  // null: none can begin
   };
 
   void pump() LARDER_EXCLUDES(mutex_);
+  // False: the pump has left.
+  [[nodiscard]] bool pump_round(std::size_t& begun) LARDER_EXCLUDES(mutex_);
+  void leave_pump() LARDER_REQUIRES(mutex_);
   void begin(const OperationPtr& op) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status submit_to_backend(const OperationPtr& op) LARDER_EXCLUDES(mutex_);
   void end_waiting(const OperationPtr& op, const Status& status) LARDER_EXCLUDES(mutex_);
   void finish_with(const OperationPtr& op, const OperationVerdict& verdict) LARDER_EXCLUDES(mutex_);
   void settle() LARDER_EXCLUDES(mutex_);
 
-  void collect(TimePoint now, Batch& batch) LARDER_REQUIRES(mutex_);
-  void collect_lane(Lane lane, TimePoint now, Batch& batch) LARDER_REQUIRES(mutex_);
+  void collect(TimePoint now, Round& round, LogLines& lines) LARDER_REQUIRES(mutex_);
+  // Ends what must end. Takes the next one that may begin, if the round has none yet.
+  void collect_lane(Lane lane, TimePoint now, Round& round, LogLines& lines) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] OperationPtr take_next(Lane lane, TimePoint now, LogLines& lines) LARDER_REQUIRES(mutex_);
   [[nodiscard]] Status offer(OperationPtr& op, bool is_first) LARDER_EXCLUDES(mutex_);
-  [[nodiscard]] Status check_taken(const QueuedOperation& op, TimePoint now) LARDER_REQUIRES(mutex_);
+  [[nodiscard]] Status check_taken(const QueuedOperation& op, TimePoint now, LogLines& lines) LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool has_queue_room(const QueuedOperation& op) const LARDER_REQUIRES(mutex_);
   [[nodiscard]] bool has_place(const LaneState& lane, const QueuedOperation& op, bool is_probe) const
       LARDER_REQUIRES(mutex_);
   // Are all operations in flight slow?
   [[nodiscard]] static bool is_stuck(const LaneState& lane);
-  void notice_slow(TimePoint now) LARDER_REQUIRES(mutex_);
+  // Opens the breaker: the operations in flight do not answer, and nobody is to wait for those.
+  void trip(Direction direction, TimePoint now, LogLines& lines) LARDER_REQUIRES(mutex_);
+  void notice_slow(TimePoint now, LogLines& lines) LARDER_REQUIRES(mutex_);
   void record(Direction direction, const CircuitBreaker::Pass& pass, CircuitBreaker::Outcome outcome,
-              const Status& cause, TimePoint now) LARDER_REQUIRES(mutex_);
-  void publish(Direction direction) LARDER_REQUIRES(mutex_);
+              const Status& cause, TimePoint now, LogLines& lines) LARDER_REQUIRES(mutex_);
+  void publish(Direction direction, LogLines& lines) LARDER_REQUIRES(mutex_);
   [[nodiscard]] Status open_status(Direction direction, TimePoint now) const LARDER_REQUIRES(mutex_);
   static void fill_health(const LaneState& state, TimePoint now, PipelineHealth::LaneState& out);
   void wait_pump(Nanos limit) LARDER_EXCLUDES(mutex_);
@@ -110,12 +129,13 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
   NegativeCache negative_;   // synchronises itself
 
   mutable RankedMutex mutex_{LockRank::kStorage};
-  RankedCondition changed_;  // is_pumping_ or unfinished_ fell
+  RankedCondition changed_;  // pumps_ or unfinished_ fell
   std::array<LaneState, kLaneCount> lanes_ LARDER_GUARDED_BY(mutex_);
   std::array<DirectionState, kDirectionCount> directions_ LARDER_GUARDED_BY(mutex_);
   std::size_t waiting_ LARDER_GUARDED_BY(mutex_) = 0;     // in all queues
   std::size_t unfinished_ LARDER_GUARDED_BY(mutex_) = 0;  // taken, and `done` has not returned
-  bool is_pumping_ LARDER_GUARDED_BY(mutex_) = false;
+  std::size_t pumps_ LARDER_GUARDED_BY(mutex_) = 0;       // threads that run one
+  std::size_t next_lane_ LARDER_GUARDED_BY(mutex_) = 0;   // of kLanes: they begin operations by turns
   bool is_sweep_forced_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_closed_ LARDER_GUARDED_BY(mutex_) = false;   // nothing is taken any more
   bool is_drained_ LARDER_GUARDED_BY(mutex_) = false;  // nothing begins any more

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/pipeline/pipeline_metrics.h"
 
+#include <map>
 #include <string_view>
+
+#include "base/ranked_mutex.h"
 
 namespace larder {
 namespace {
@@ -12,6 +15,35 @@ constexpr std::array<std::string_view, kReadPageCount> kReadPageNames{"hit", "mi
 constexpr std::array<std::string_view, kWritePageCount> kWritePageNames{"stored", "declined", "error"};
 
 double seconds(Nanos duration) { return std::chrono::duration<double>(duration).count(); }
+
+// What pipelines say of a gauge that they share: the worst state is shown. Closed is the same as not there.
+class SharedStates {
+ public:
+  using State = CircuitBreaker::State;
+  static SharedStates& of_process() {
+    static SharedStates* const all = new SharedStates();  // never destroyed: pipelines may end as late as they like
+    return *all;
+  }
+  void change(Gauge& gauge, State from, State to) LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    Count& count = gauges_[&gauge];
+    add(count, from, -1);
+    add(count, to, 1);
+    gauge.set(static_cast<double>(count.open > 0 ? State::kOpen : count.half > 0 ? State::kHalfOpen : State::kClosed));
+    if (count.open == 0 && count.half == 0) gauges_.erase(&gauge);
+  }
+
+ private:
+  struct Count {
+    int half = 0, open = 0;  // below 0 for a moment: two threads' changes may come in the other order
+  };
+  static void add(Count& count, State state, int change) {
+    if (state == State::kHalfOpen) count.half += change;
+    if (state == State::kOpen) count.open += change;
+  }
+  RankedMutex mutex_{LockRank::kMetrics};
+  std::map<Gauge*, Count> gauges_ LARDER_GUARDED_BY(mutex_);  // a gauge outlives those who say something of it
+};
 
 }  // namespace
 
@@ -34,8 +66,8 @@ PipelineMetrics::PipelineMetrics(MetricsRegistry* registry, const std::string& b
 }
 
 PipelineMetrics::~PipelineMetrics() {
-  for (Gauge* gauge : breaker_) gauge->set(0);
-  negative_entries_.set(0);
+  leave_breakers();
+  negative_entries(0);
 }
 
 Labels PipelineMetrics::with(std::initializer_list<std::pair<std::string_view, std::string_view>> more) const {
@@ -117,8 +149,22 @@ void PipelineMetrics::page_written(PoolName pool, WritePage result, std::uint64_
 }
 
 void PipelineMetrics::breaker(Direction direction, CircuitBreaker::State state, std::uint64_t opens) {
-  breaker_[index_of(direction)]->set(static_cast<double>(state));
+  if (has_left_breakers_.load()) state = CircuitBreaker::State::kClosed;
+  const CircuitBreaker::State before = said_state_[index_of(direction)].exchange(state);
+  if (before != state) SharedStates::of_process().change(*breaker_[index_of(direction)], before, state);
   opens_[index_of(direction)]->increment(opens);
+}
+
+void PipelineMetrics::leave_breakers() {
+  has_left_breakers_.store(true);
+  for (const Direction direction : {Direction::kRead, Direction::kWrite}) {
+    breaker(direction, CircuitBreaker::State::kClosed, 0);
+  }
+}
+
+void PipelineMetrics::negative_entries(std::size_t entries) {
+  const std::size_t before = said_entries_.exchange(entries);
+  if (before != entries) negative_entries_.add(static_cast<double>(entries) - static_cast<double>(before));
 }
 
 }  // namespace larder

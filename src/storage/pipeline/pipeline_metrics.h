@@ -15,11 +15,13 @@
 //   larder_storage_negative_entries, larder_storage_negative_hits_total
 //
 // An operation's result is the worst of its items: error, then corrupt, then miss. Operations that end in the queue
-// have no pages. Threads: any. Cost: counters are looked up once (per pool: at its first page); an update is a few
-// relaxed atomics.
+// have no pages. Several pipelines may have one registry and name, as while one store replaces another: their gauges
+// are sums, but for the breaker's state, which is the worst of those that are not closed. Threads: any. Cost: counters
+// are looked up once (per pool: at its first page); an update is a few relaxed atomics.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -57,7 +59,10 @@ class PipelineMetrics {
   void page_written(PoolName pool, WritePage result, std::uint64_t bytes);
   // `opens`: how many times it opened since the last call.
   void breaker(Direction direction, CircuitBreaker::State state, std::uint64_t opens);
-  void negative_entries(std::size_t entries) { negative_entries_.set(static_cast<double>(entries)); }
+  // The pipeline is closed: its breakers say nothing of the store that has its name from now on. Not at the same time
+  // as breaker().
+  void leave_breakers();
+  void negative_entries(std::size_t entries);
   void negative_hits(std::uint64_t hits) { negative_hits_.increment(hits); }
   [[nodiscard]] std::uint64_t count(Lane lane, OperationResult result) const {
     return lanes_[index_of(lane)].ended[to_index(result)]->value();
@@ -93,6 +98,10 @@ class PipelineMetrics {
   std::array<PoolMetrics, kPoolNumberCount> pools_;  // each constant after its `once`
   std::array<Gauge*, kDirectionCount> breaker_{};    // constant after construction
   std::array<Counter*, kDirectionCount> opens_{};    // constant after construction
+  // this pipeline's share in gauges that others of its name have a share in, too
+  std::array<std::atomic<CircuitBreaker::State>, kDirectionCount> said_state_{};
+  std::atomic<bool> has_left_breakers_{false};
+  std::atomic<std::size_t> said_entries_{0};
   Gauge& negative_entries_;
   Counter& negative_hits_;
 };

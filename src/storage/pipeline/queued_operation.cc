@@ -178,7 +178,7 @@ class QueuedRead final : public TypedOperation<ReadRequest, ReadResult> {
       if (code == StatusCode::kCorrupt) page = ReadPage::kCorrupt;
       services.metrics.page_read(pages_[i].pool, page, pages_[i].bytes);
       if (page == ReadPage::kMiss || page == ReadPage::kCorrupt || is_backend_failure(code)) {
-        services.negative.add(*scope_, pages_[i].pool, pages_[i].key, stamp_, now);
+        services.negative.add(*scope_, pages_[i].pool, pages_[i].key, stamp_, now, is_backend_failure(code));
       }
     }
     return tally.verdict();
@@ -208,7 +208,7 @@ class QueuedWrite final : public TypedOperation<WriteRequest, WriteResult> {
     return inner.submit_write(std::move(request_), completion(std::move(token)));
   }
   void fill(const Status& status) override { result_.groups.assign(ends_.size(), status); }
-  OperationVerdict examine(const OperationServices& services, TimePoint) override {
+  OperationVerdict examine(const OperationServices& services, TimePoint now) override {
     mend_length(result_.groups, ends_.size());
     StatusTally tally;
     std::size_t at = 0;
@@ -220,7 +220,7 @@ class QueuedWrite final : public TypedOperation<WriteRequest, WriteResult> {
       if (code == StatusCode::kUnsupported) page = WritePage::kDeclined;
       for (; at < ends_[group]; ++at) {
         services.metrics.page_written(pages_[at].pool, page, pages_[at].bytes);
-        if (page == WritePage::kStored) services.negative.remove(*scope_, pages_[at].pool, pages_[at].key);
+        if (page == WritePage::kStored) services.negative.remove(*scope_, pages_[at].pool, pages_[at].key, now);
       }
     }
     return tally.verdict();

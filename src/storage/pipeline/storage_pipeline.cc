@@ -28,6 +28,7 @@ Status StoragePipeline::submit_read(ReadRequest request, ReadDone done) {
 
 Status StoragePipeline::submit_write(WriteRequest request, WriteDone done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
+  if (request.as_of.is_none()) request.as_of = inner_->clear_mark();
   return core_->submit(queue_write(std::move(request), std::move(done), core_->now()));
 }
 
@@ -51,6 +52,7 @@ Status StoragePipeline::close(std::chrono::nanoseconds limit) {
 }
 
 void StoragePipeline::tick() { core_->tick(); }
+Status StoragePipeline::check_wait(Lane lane) { return core_->check_wait(lane); }
 PipelineHealth StoragePipeline::health() const { return core_->health(); }
 
 std::unique_ptr<StoragePipeline> make_pipeline(std::unique_ptr<StorageBackend> inner, const PipelineOptions& options,

@@ -8,7 +8,8 @@
 //  - Limits. The backend has at most so many operations and bytes at once; each lane has limits of its own, so that a
 //    backlog of writes does not starve reads, nor the other way round. An operation larger than the byte limit goes
 //    alone. The backend's own queue must take more than the sum of the limits: what it refuses ends with its status.
-//  - Order. Within a lane by urgency, then first in, first out. No order between lanes.
+//  - Order. Within a lane operations leave the queue by urgency, then first in, first out; what two threads begin at
+//    one moment may reach the backend either way. No order between lanes.
 //  - Bounds. At most queue_limit operations wait. One lane may fill three quarters of that, and operations for which
 //    nobody waits (speculative, background) three quarters of the lane's share; then submit answers kOverloaded.
 //  - Deadline and cancel flag (OperationTerms) end an operation that still waits: kDeadlineExceeded, kCancelled for
@@ -23,6 +24,8 @@
 //  - Negative cache (negative_cache.h): exists() answers "absent" for a page whose read failed within negative_ttl.
 //  - A backend that breaks its contract is contained: `done` called twice, dropped, or with the wrong number of items
 //    still ends each operation exactly once (kInternal where there is no better answer).
+//  - Clears. A write without a mark (WriteRequest::as_of) gets the one of its submit: what a clear finds in the queue
+//    is refused when it leaves it, if the backend keeps marks.
 //  - close(): what has no place in flight ends with kCancelled; the rest is waited for.
 //
 // Time: no threads and no timers. Queues, deadlines and slow operations are looked at on each submit, each completion
@@ -31,6 +34,8 @@
 //
 // Threads: all methods from any thread. `done` runs on the thread that made room or found the operation expired, never
 // under a lock. Submitting from `done` is fine, and does not recurse when the backend completes inline.
+// Where the backend works inside submit (an exists that is an index lookup), a call does its own operation and at most
+// one of another caller, unless nobody else is at work here: then it stays until what waits has begun or another comes.
 // Do not call close() or the destructor from `done`.
 // Cost: five short locks (rank kStorage) and about 0.5 us per operation, 40 ns per page of a read or write.
 #pragma once
@@ -107,6 +112,8 @@ class StoragePipeline final : public StorageBackend {
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override;
   // The inner backend's; `queued` counts those that wait here, too.
   [[nodiscard]] BackendStats stats() const override;
+  [[nodiscard]] ClearMark clear_mark() const override { return inner_->clear_mark(); }
+  [[nodiscard]] ClearMark emptied_mark() const override { return inner_->emptied_mark(); }
   [[nodiscard]] Status register_memory(std::span<const Segment> regions) override {
     return inner_->register_memory(regions);
   }
@@ -115,6 +122,9 @@ class StoragePipeline final : public StorageBackend {
 
   // Looks at everything that time changes: deadlines, cancel flags, slow operations. Cheap when nothing waits.
   void tick();
+  // For a caller whose memory for operations of the lane is all in flight: ok, waiting may help; kUnavailable: the
+  // breaker is open, or opens here, since all operations in flight are slow.
+  [[nodiscard]] Status check_wait(Lane lane);
   [[nodiscard]] PipelineHealth health() const;
   [[nodiscard]] StorageBackend& inner() { return *inner_; }
 

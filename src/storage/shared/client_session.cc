@@ -306,7 +306,7 @@ void ClientSession::send_write(std::uint64_t number, const Flight& flight) {
   const WriteRequest& request = std::get<std::shared_ptr<WriteOperation>>(flight.operation)->request;
   const Part& part = flight.part;
   // The slot as of now: while the copy ran, others may have taken the one that the scope had.
-  WriteAsk ask{terms_for(request.terms, request.scope), request.durable, {}};
+  WriteAsk ask{terms_for(request.terms, request.scope), request.durable, {}, request.as_of};
   ask.groups.reserve(part.end - part.begin);
   std::size_t page = 0;
   for (std::size_t group = part.begin; group < part.end; ++group) {

@@ -130,7 +130,7 @@ Status HostSession::on_write(std::uint64_t operation, std::string_view body) {
   if (!ask.is_ok()) return ask.status();
   const auto& scope = scope_of(ask->terms.scope);
   if (!scope) return broken_client("an operation in an unknown scope");
-  WriteRequest request{scope, {}, ask->durable, terms_of(ask->terms)};
+  WriteRequest request{scope, {}, ask->durable, terms_of(ask->terms), ask->as_of};
   const std::size_t count = ask->groups.size();
   request.groups.reserve(count);
   for (const auto& group : ask->groups) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "storage/shared/real_clears_keeper.h"
 
 namespace larder::share {
 namespace {
@@ -158,6 +159,9 @@ void ShareDriver::finish() {
   }
   session_.reset();  // ends its operations
   connection_.reset();
+  arena_.reset();
+  words_.reset();
+  state_->release_words();
   for (auto& [id, guest] : guests_) (void)guest.connection.flush();
   guests_.clear();
   leave_place();
@@ -183,20 +187,21 @@ void ShareDriver::seek() {
   open_store(std::move(*directory), std::move(*held));
 }
 
-namespace {
-
 // Whatever it throws would end the process, on a thread of ours.
-ShareState::Opened open_catching(const OpenInner& open_inner) {
+ShareState::Opened ShareDriver::open_inner() const {
   try {
-    return open_inner();
+    Result<std::unique_ptr<StorageBackend>> opened = open_inner_();
+    if (!opened.is_ok()) return opened.status();
+    if (*opened == nullptr) return internal_error("the inner store of a shared store is null");
+    KeptClears clears = open_clears(options_.directory, options_.store, clock_);
+    return std::make_unique<ClearOrder>(std::move(*opened), std::move(clears.history), std::move(clears.keeper),
+                                        &executor_);
   } catch (const std::bad_alloc&) {
     return overloaded("there is no memory to open a shared store");
   } catch (const std::exception& error) {
     return unavailable(std::string("opening a shared store failed: ") + error.what());
   }
 }
-
-}  // namespace
 
 void ShareDriver::open_store(ShareDirectory directory, HeldLock held) {
   // Clients may connect from now on: their greeting waits in the socket until the store is open.
@@ -213,7 +218,7 @@ void ShareDriver::open_store(ShareDirectory directory, HeldLock held) {
   auto ticket = std::make_shared<OperationGate::Ticket>(gate_.hold());
   try {
     opener_ = std::jthread([this, ticket]() mutable {
-      state_->post_opened(open_catching(open_inner_));
+      state_->post_opened(open_inner());
       ticket.reset();
     });
   } catch (const std::system_error& error) {
@@ -223,11 +228,10 @@ void ShareDriver::open_store(ShareDirectory directory, HeldLock held) {
 
 void ShareDriver::on_opened(ShareState::Opened opened) {
   if (opener_.joinable()) opener_.join();
-  if (!opened.is_ok() || *opened == nullptr) {
-    const Status why = opened.is_ok() ? internal_error("the inner store of a shared store is null") : opened.status();
+  if (!opened.is_ok()) {
     leave_place();
     lock_.reset();
-    return retry_later(why, !may_pass(why));
+    return retry_later(opened.status(), !may_pass(opened.status()));
   }
   hosted_ = std::make_shared<HostedStore>(HostedStore{std::move(lock_), std::move(*opened)});
   phase_ = Phase::kHosting;
@@ -245,10 +249,11 @@ bool ShareDriver::may_pass(const Status& why) {
 }
 
 void ShareDriver::greet(Descriptor socket) {
-  Result<Arena> arena = make_arena(options_.arena_bytes);
+  Result<Arena> arena = make_client_arena(options_.arena_bytes);
   if (!arena.is_ok()) return retry_later(arena.status(), true);
   connection_ = std::make_unique<ShareConnection>(std::move(socket));
   arena_ = std::move(arena->memory);
+  words_ = std::move(arena->words);
   connection_->pass(std::move(arena->descriptor));
   connection_->send(encode_hello({kVersion, options_.arena_bytes, options_.store}));
   phase_ = Phase::kGreeting;
@@ -362,19 +367,21 @@ Status ShareDriver::greet_guest(std::uint64_t id, Guest& guest, const ShareConne
   const Result<Hello> hello = decode_hello(frame.body);
   if (!hello.is_ok()) return hello.status();
   Welcome welcome;
-  const Descriptor passed = guest.connection.take_passed();
+  Descriptor passed = guest.connection.take_passed();
   if (hello->version != kVersion) {
     welcome.status = unsupported("the host of the shared store speaks version " + std::to_string(kVersion) +
                                  ", the client version " + std::to_string(hello->version));
   } else if (hello->store != options_.store) {
     welcome.status = conflict("another store is shared there: " + options_.store_text);
   } else {
-    Result<std::shared_ptr<ShareMemory>> arena = map_arena(passed, hello->arena_bytes, options_.max_arena_bytes);
+    Result<Arena> arena = map_client_arena(std::move(passed), hello->arena_bytes, options_.max_arena_bytes);
     welcome.status = arena.status();
     if (arena.is_ok()) {
-      StorageBackend& inner = *hosted_->inner;
-      guest.session = std::make_unique<HostSession>(inner, clock_, std::move(*arena),
+      ClearOrder& inner = *hosted_->inner;
+      guest.told = inner.tell(std::move(arena->words));  // before the client looks there
+      guest.session = std::make_unique<HostSession>(inner, clock_, std::move(arena->memory),
                                                     std::make_shared<GuestSink>(state_, id), options_.queue_limit);
+      welcome.clears_store = inner.clear_mark().store;
       welcome.info = inner.info();
       welcome.stats = inner.stats();
     }
@@ -411,7 +418,7 @@ Status ShareDriver::on_welcome(const ShareConnection::Received& frame) {
   const auto port = std::make_shared<HostPort>(state_, *connection_, clock_, ++session_number_);
   session_ = std::make_unique<ClientSession>(std::move(arena_), port, clock_, executor_);
   phase_ = Phase::kClient;
-  state_->set_client(welcome->info, welcome->stats, clock_.now());
+  state_->set_client(welcome->info, welcome->stats, clock_.now(), welcome->clears_store, std::move(words_));
   tell_role(SharedRole::kClient);
   return Status::ok();
 }
@@ -425,6 +432,7 @@ void ShareDriver::lose_host(const Status& why) {
   session_.reset();
   connection_.reset();
   arena_.reset();
+  words_.reset();
   // A host that ends before it welcomes failed to open the store: it is this process's turn. A host that refuses this
   // client would do so again.
   const bool is_refusal = before == Phase::kGreeting && why.code() != StatusCode::kUnavailable;

@@ -47,8 +47,9 @@ class ShareDriver {
   struct Guest {
     explicit Guest(Descriptor socket) : connection(std::move(socket)) {}
     ShareConnection connection;
-    std::unique_ptr<HostSession> session;  // null: it has not said hello
-    bool is_leaving = false;               // refused: ends when it has been told
+    std::unique_ptr<ClearOrder::Told> told;  // of clears; null: it has not said hello
+    std::unique_ptr<HostSession> session;    // null: it has not said hello
+    bool is_leaving = false;                 // refused: ends when it has been told
   };
   using Time = std::chrono::steady_clock::time_point;  // of when to try and look again only
 
@@ -61,6 +62,8 @@ class ShareDriver {
   // Looks for a role once.
   void seek();
   void open_store(ShareDirectory directory, HeldLock held);
+  // On the opener's thread.
+  [[nodiscard]] ShareState::Opened open_inner() const;
   void on_opened(ShareState::Opened opened);
   // Whether the inner store may open soon that did not now.
   [[nodiscard]] bool may_pass(const Status& why);
@@ -113,7 +116,8 @@ class ShareDriver {
 
   // As client.
   std::unique_ptr<ShareConnection> connection_;
-  std::shared_ptr<ShareMemory> arena_;
+  std::shared_ptr<ShareMemory> arena_;       // until there is a session
+  std::shared_ptr<const ClearWords> words_;  // likewise, behind it
   std::unique_ptr<ClientSession> session_;
   std::uint64_t session_number_ = 0;
 

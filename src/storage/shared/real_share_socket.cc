@@ -10,9 +10,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
+
+#include "storage/shared/arena_room.h"
 
 namespace larder::share {
 namespace {
@@ -47,21 +51,47 @@ class FlockLock final : public ShareLock {
 
 class MappedMemory final : public ShareMemory {
  public:
-  explicit MappedMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
-  ~MappedMemory() override { ::munmap(bytes_.data(), bytes_.size()); }
+  // The first `bytes` of what is mapped are the arena.
+  MappedMemory(std::span<std::byte> mapped, std::size_t bytes) : mapped_(mapped), bytes_(mapped.first(bytes)) {}
+  ~MappedMemory() override { ::munmap(mapped_.data(), mapped_.size()); }
   MappedMemory(const MappedMemory&) = delete;
   MappedMemory& operator=(const MappedMemory&) = delete;
   [[nodiscard]] std::span<std::byte> bytes() override { return bytes_; }
+  [[nodiscard]] std::span<std::byte> mapped() const { return mapped_; }
 
  private:
-  const std::span<std::byte> bytes_;
+  const std::span<std::byte> mapped_, bytes_;
 };
 
-Result<std::shared_ptr<ShareMemory>> map(int fd, std::size_t bytes) {
-  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+Result<std::shared_ptr<MappedMemory>> map(int fd, std::size_t mapped, std::size_t bytes) {
+  void* const at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) return system_error("mapping an arena");
-  return std::shared_ptr<ShareMemory>(
-      std::make_shared<MappedMemory>(std::span<std::byte>(static_cast<std::byte*>(at), bytes)));
+  return std::make_shared<MappedMemory>(std::span<std::byte>(static_cast<std::byte*>(at), mapped), bytes);
+}
+
+// The words lie on the page after the arena.
+constexpr std::uint64_t words_at(std::uint64_t arena_bytes) {
+  return (arena_bytes + kArenaPageBytes - 1) / kArenaPageBytes * kArenaPageBytes;
+}
+static_assert(sizeof(ClearWords) == 16 && sizeof(ClearWords) <= kArenaPageBytes);
+constexpr std::uint64_t kMostArenaBytes = std::uint64_t{1} << 62;
+
+Result<Arena> make_sealed(std::size_t file_bytes, std::size_t bytes) {
+  Arena arena;
+  arena.descriptor = Descriptor(::memfd_create("larder-share", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!arena.descriptor.is_open()) return system_error("memfd_create");
+  const int fd = arena.descriptor.get();
+  if (retry([&] { return ::ftruncate(fd, static_cast<off_t>(file_bytes)); }) != 0)
+    return system_error("sizing an arena");
+  if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) return system_error("sealing an arena");
+  Result<std::shared_ptr<MappedMemory>> memory = map(fd, file_bytes, bytes);
+  if (!memory.is_ok()) return memory.status();
+  arena.memory = *memory;
+  if (file_bytes > bytes) {
+    auto* const words = new ((*memory)->mapped().data() + words_at(bytes)) ClearWords;
+    arena.words = std::shared_ptr<ClearWords>(arena.memory, words);
+  }
+  return arena;
 }
 
 // The name leads through an open directory, since a socket's path has 107 bytes and a directory's may have thousands.
@@ -174,6 +204,50 @@ Result<Descriptor> ShareDirectory::connect() const {
   return socket;
 }
 
+Result<std::string> ShareDirectory::read_file(const char* name, std::size_t most) const {
+  const Descriptor file(
+      retry([&] { return ::openat(directory_.get(), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); }));
+  const std::string what = std::string(name) + " in " + path_;
+  if (!file.is_open() && errno == ENOENT) return not_found("shared store: there is no " + what);
+  if (!file.is_open()) return system_error("open " + what);
+  StatBuffer info{};
+  if (::fstat(file.get(), &info) != 0) return system_error("stat " + what);
+  if (!S_ISREG(info.st_mode) || info.st_size < 0 || static_cast<std::uint64_t>(info.st_size) > most) {
+    return corrupt("shared store: " + what + " is none of Larder's");
+  }
+  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
+  std::size_t at = 0;
+  while (at < bytes.size()) {
+    const ssize_t got =
+        retry([&] { return ::pread(file.get(), bytes.data() + at, bytes.size() - at, static_cast<off_t>(at)); });
+    if (got < 0) return system_error("read " + what);
+    if (got == 0) break;
+    at += static_cast<std::size_t>(got);
+  }
+  bytes.resize(at);
+  return bytes;
+}
+
+Status ShareDirectory::replace_file(const char* name, std::string_view bytes) const {
+  const std::string next = std::string(name) + ".next", what = next + " in " + path_;
+  (void)::unlinkat(directory_.get(), next.c_str(), 0);  // of a process that was killed
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+  const Descriptor file(retry([&] { return ::openat(directory_.get(), next.c_str(), kFlags, 0600); }));
+  if (!file.is_open()) return system_error("make " + what);
+  Status failed;
+  for (std::size_t at = 0; at < bytes.size() && failed.is_ok();) {
+    const ssize_t put =
+        retry([&] { return ::pwrite(file.get(), bytes.data() + at, bytes.size() - at, static_cast<off_t>(at)); });
+    if (put <= 0) failed = system_error("write " + what);
+    at += static_cast<std::size_t>(std::max<ssize_t>(put, 0));
+  }
+  if (failed.is_ok() && ::renameat(directory_.get(), next.c_str(), directory_.get(), name) != 0) {
+    failed = system_error("rename " + what);
+  }
+  if (!failed.is_ok()) (void)::unlinkat(directory_.get(), next.c_str(), 0);
+  return failed;
+}
+
 FileId ShareDirectory::lock_file() const { return find_file(directory_, kLockName); }
 FileId ShareDirectory::socket_file() const { return find_file(directory_, kSocketName); }
 
@@ -186,33 +260,36 @@ Result<Descriptor> accept_own(const Descriptor& listener) {
   }
 }
 
-Result<Arena> make_arena(std::size_t bytes) {
-  Arena arena;
-  arena.descriptor = Descriptor(::memfd_create("larder-share", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!arena.descriptor.is_open()) return system_error("memfd_create");
-  const int fd = arena.descriptor.get();
-  if (retry([&] { return ::ftruncate(fd, static_cast<off_t>(bytes)); }) != 0) return system_error("sizing an arena");
-  if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) return system_error("sealing an arena");
-  Result<std::shared_ptr<ShareMemory>> memory = map(fd, bytes);
-  if (!memory.is_ok()) return memory.status();
-  arena.memory = std::move(*memory);
-  return arena;
+Result<Arena> make_arena(std::size_t bytes) { return make_sealed(bytes, bytes); }
+
+Result<Arena> make_client_arena(std::size_t bytes) {
+  if (bytes > kMostArenaBytes) return invalid_argument("shared store: no machine has an arena of so many bytes");
+  return make_sealed(static_cast<std::size_t>(words_at(bytes) + kArenaPageBytes), bytes);
 }
 
-Result<std::shared_ptr<ShareMemory>> map_arena(const Descriptor& arena, std::uint64_t bytes, std::uint64_t most) {
+Result<Arena> map_client_arena(Descriptor arena, std::uint64_t bytes, std::uint64_t most) {
   if (!arena.is_open()) return corrupt("shared store: a client came without an arena");
-  if (bytes == 0 || bytes > most) {
+  if (bytes == 0 || bytes > std::min(most, kMostArenaBytes)) {
     return invalid_argument("shared store: an arena of " + std::to_string(bytes) + " bytes; the host takes up to " +
                             std::to_string(most));
   }
+  const std::uint64_t file_bytes = words_at(bytes) + kArenaPageBytes;
   const int seals = ::fcntl(arena.get(), F_GET_SEALS);
   StatBuffer info{};
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return corrupt("shared store: a client's arena could shrink");
   if ((seals & F_SEAL_WRITE) != 0 || ::fstat(arena.get(), &info) != 0 ||
-      static_cast<std::uint64_t>(info.st_size) < bytes) {
+      static_cast<std::uint64_t>(info.st_size) < file_bytes) {
     return corrupt("shared store: a client's arena is not as it said");
   }
-  return map(arena.get(), static_cast<std::size_t>(bytes));
+  Result<std::shared_ptr<MappedMemory>> memory =
+      map(arena.get(), static_cast<std::size_t>(file_bytes), static_cast<std::size_t>(bytes));
+  if (!memory.is_ok()) return memory.status();
+  Arena out;
+  out.memory = *memory;
+  // The client has made them before it said where. What it does to them is its own loss: they are only written here.
+  auto* const words = reinterpret_cast<ClearWords*>((*memory)->mapped().data() + words_at(bytes));
+  out.words = std::shared_ptr<ClearWords>(out.memory, words);
+  return out;
 }
 
 void ShareConnection::send(std::string frame) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "storage/clear_order.h"
 #include "storage/shared/share_memory.h"
 #include "storage/shared/share_state.h"
 #include "storage/shared/share_wire.h"
@@ -71,6 +72,10 @@ class ShareDirectory {
   void remove_socket(const FileId& own) const;
   // kNotFound: nobody listens. kOverloaded: somebody does, and accepts nobody now.
   [[nodiscard]] Result<Descriptor> connect() const;
+  // A small file there. kNotFound: there is none. kCorrupt: it is larger than `most`, or no file.
+  [[nodiscard]] Result<std::string> read_file(const char* name, std::size_t most) const;
+  // In one step: whoever reads it has the one or the other. It need not survive a power cut.
+  [[nodiscard]] Status replace_file(const char* name, std::string_view bytes) const;
   // What lies there now.
   [[nodiscard]] FileId lock_file() const;
   [[nodiscard]] FileId socket_file() const;
@@ -87,12 +92,15 @@ class ShareDirectory {
 struct Arena {
   Descriptor descriptor;
   std::shared_ptr<ShareMemory> memory;
+  // Of a client, behind its arena, on a page of their own: the host writes them, the client reads them.
+  std::shared_ptr<ClearWords> words;
 };
-// Zeroed on first use, sealed: it neither shrinks nor grows.
+// Zeroed on first use, sealed: it neither shrinks nor grows. Without words.
 [[nodiscard]] Result<Arena> make_arena(std::size_t bytes);
-// A peer's. kCorrupt: it is not sealed, or has another size. kInvalidArgument: larger than `most`.
-[[nodiscard]] Result<std::shared_ptr<ShareMemory>> map_arena(const Descriptor& arena, std::uint64_t bytes,
-                                                             std::uint64_t most);
+// With words.
+[[nodiscard]] Result<Arena> make_client_arena(std::size_t bytes);
+// A client's. kCorrupt: it is not sealed, or smaller than it must be. kInvalidArgument: larger than `most`.
+[[nodiscard]] Result<Arena> map_client_arena(Descriptor arena, std::uint64_t bytes, std::uint64_t most);
 
 // Frames over a socket that does not block.
 class ShareConnection {

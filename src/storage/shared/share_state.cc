@@ -100,6 +100,27 @@ Status ShareState::wait_settled(std::chrono::nanoseconds limit) {
   return role_ == SharedRole::kSeeking ? error_ : Status::ok();
 }
 
+ClearMark ShareState::mark_of(const std::atomic<std::uint64_t> ClearWords::*count, const ClearMark& last) const {
+  if (!words_) return last;
+  return {mark_.store, (words_.get()->*count).load(std::memory_order_acquire)};  // pairs with ClearOrder's store
+}
+
+ClearMark ShareState::clear_mark() const {
+  LockGuard guard(mutex_);
+  return mark_of(&ClearWords::count, mark_);
+}
+
+ClearMark ShareState::emptied_mark() const {
+  LockGuard guard(mutex_);
+  return mark_of(&ClearWords::emptied, emptied_);
+}
+
+std::shared_ptr<const ClearWords> ShareState::keep_marks() {
+  mark_ = mark_of(&ClearWords::count, mark_);
+  emptied_ = mark_of(&ClearWords::emptied, emptied_);
+  return std::move(words_);
+}
+
 ShareState::Batch ShareState::take() {
   LockGuard guard(mutex_);
   return std::exchange(inbox_, Batch{});
@@ -122,9 +143,23 @@ void ShareState::set_opening() {
 }
 
 void ShareState::set_seeking(const Status& why) {
+  std::shared_ptr<const ClearWords> words;  // outlives the guard
   LockGuard guard(mutex_);
+  words = keep_marks();
   role_ = SharedRole::kSeeking;
   error_ = why;
+}
+
+void ShareState::release_words() {
+  std::shared_ptr<const ClearWords> words;  // outlives the guard
+  LockGuard guard(mutex_);
+  words = keep_marks();
+}
+
+void ShareState::set_marks(const ClearMark& mark, const ClearMark& emptied) {
+  LockGuard guard(mutex_);
+  mark_ = mark;
+  emptied_ = emptied;
 }
 
 void ShareState::set_host(std::shared_ptr<HostedStore> hosted) {
@@ -140,9 +175,12 @@ void ShareState::set_host(std::shared_ptr<HostedStore> hosted) {
   settled_.notify_all();
 }
 
-void ShareState::set_client(const BackendInfo& info, const BackendStats& stats, TimePoint now) {
+void ShareState::set_client(const BackendInfo& info, const BackendStats& stats, TimePoint now,
+                            std::uint64_t clears_store, std::shared_ptr<const ClearWords> words) {
   {
     LockGuard guard(mutex_);
+    mark_ = emptied_ = {clears_store, 0};
+    words_.swap(words);
     role_ = SharedRole::kClient;
     info_ = info;
     stats_ = stats;

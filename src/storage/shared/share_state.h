@@ -9,6 +9,7 @@
 // hosts take, the rest by those two.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/ranked_mutex.h"
+#include "storage/clear_order.h"
 #include "storage/shared/client_session.h"
 #include "storage/shared/shared_backend.h"
 
@@ -33,7 +35,7 @@ class ShareLock {
 // What a host has. The lock goes last: who gets it next can open the inner backend.
 struct HostedStore {
   std::unique_ptr<ShareLock> lock;
-  std::unique_ptr<StorageBackend> inner;
+  std::unique_ptr<ClearOrder> inner;
 };
 
 // Ends the I/O thread's wait, from any thread.
@@ -53,7 +55,7 @@ class ShareState {
     std::uint64_t client = 0;
     std::string frame;
   };
-  using Opened = Result<std::unique_ptr<StorageBackend>>;
+  using Opened = Result<std::unique_ptr<ClearOrder>>;
   struct Batch {
     std::vector<ClientOperation> operations;
     std::vector<Copied> copied;
@@ -84,6 +86,9 @@ class ShareState {
   [[nodiscard]] BackendInfo info() const LARDER_EXCLUDES(mutex_);
   // The last that are known. Older than `most_age`: asks the host for new ones, if there is one.
   [[nodiscard]] BackendStats stats(TimePoint now, Nanos most_age) LARDER_EXCLUDES(mutex_);
+  // A client's: what its host says now; without a host, what the last one said.
+  [[nodiscard]] ClearMark clear_mark() const LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] ClearMark emptied_mark() const LARDER_EXCLUDES(mutex_);
   // Waits for a role or for an error that waiting does not mend. kUnavailable: neither came in time, and this process
   // is not opening the inner backend.
   [[nodiscard]] Status wait_settled(std::chrono::nanoseconds limit) LARDER_EXCLUDES(mutex_);
@@ -97,7 +102,13 @@ class ShareState {
   void set_opening() LARDER_EXCLUDES(mutex_);  // until it has a role, or an error
   void set_seeking(const Status& why) LARDER_EXCLUDES(mutex_);
   void set_host(std::shared_ptr<HostedStore> hosted) LARDER_EXCLUDES(mutex_);
-  void set_client(const BackendInfo& info, const BackendStats& stats, TimePoint now) LARDER_EXCLUDES(mutex_);
+  // `words`: the counts of marks of clears_store, as the host writes them.
+  void set_client(const BackendInfo& info, const BackendStats& stats, TimePoint now, std::uint64_t clears_store,
+                  std::shared_ptr<const ClearWords> words) LARDER_EXCLUDES(mutex_);
+  // Keeps the last marks, and lets go of the arena behind which they lie.
+  void release_words() LARDER_EXCLUDES(mutex_);
+  // The last ones, of a host that ends.
+  void set_marks(const ClearMark& mark, const ClearMark& emptied) LARDER_EXCLUDES(mutex_);
   void set_stats(const BackendStats& stats, TimePoint now) LARDER_EXCLUDES(mutex_);
   // Why there is no role yet; is_final: who waits for one gives up.
   void set_error(const Status& error, bool is_final) LARDER_EXCLUDES(mutex_);
@@ -105,6 +116,10 @@ class ShareState {
  private:
   template <class Put>
   void put(const Put& put) LARDER_EXCLUDES(mutex_);  // put(inbox)
+  [[nodiscard]] ClearMark mark_of(const std::atomic<std::uint64_t> ClearWords::*count, const ClearMark& last) const
+      LARDER_REQUIRES(mutex_);
+  // Lets go of the host's words, and with them of the arena, which is the caller's to end without the lock.
+  [[nodiscard]] std::shared_ptr<const ClearWords> keep_marks() LARDER_REQUIRES(mutex_);
   // Whether the I/O thread must be woken for what was just put into the inbox.
   [[nodiscard]] bool must_wake() LARDER_REQUIRES(mutex_) { return !std::exchange(is_woken_, true); }
   void wake_if(bool is_wanted) {
@@ -120,7 +135,9 @@ class ShareState {
   BackendInfo info_ LARDER_GUARDED_BY(mutex_);
   BackendStats stats_ LARDER_GUARDED_BY(mutex_);
   TimePoint stats_at_ LARDER_GUARDED_BY(mutex_){};
-  Status error_ LARDER_GUARDED_BY(mutex_);  // the last reason to have no role
+  std::shared_ptr<const ClearWords> words_ LARDER_GUARDED_BY(mutex_);             // of the host; null: none
+  ClearMark mark_ LARDER_GUARDED_BY(mutex_), emptied_ LARDER_GUARDED_BY(mutex_);  // their store; else the last ones
+  Status error_ LARDER_GUARDED_BY(mutex_);                                        // the last reason to have no role
   bool is_settled_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_opening_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_woken_ LARDER_GUARDED_BY(mutex_) = true;  // until it waits for the first time

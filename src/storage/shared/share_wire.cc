@@ -111,6 +111,7 @@ std::string encode_welcome(const Welcome& welcome) {
   writer.status(welcome.status);
   write_info(writer, welcome.info);
   write_stats(writer, welcome.stats);
+  writer.number(welcome.clears_store);
   return writer.finish();
 }
 
@@ -123,6 +124,7 @@ Result<Welcome> decode_welcome(std::string_view body) {
   if (reader.ok() && !welcome.status.is_ok()) return welcome;  // of another version perhaps: nothing else counts
   welcome.info = read_info(reader);
   welcome.stats = read_stats(reader);
+  welcome.clears_store = reader.number<std::uint64_t>();
   if (welcome.version != kVersion) reader.fail();
   return finished(reader, "welcome", std::move(welcome));
 }
@@ -225,6 +227,8 @@ std::string encode_write(std::uint64_t operation, const WriteAsk& ask) {
       writer.place(item.place);
     }
   }
+  writer.number(ask.as_of.store);
+  writer.number(ask.as_of.count);
   return writer.finish();
 }
 
@@ -245,6 +249,8 @@ Result<WriteAsk> decode_write(std::string_view body) {
       item.place = reader.place();
     }
   }
+  ask.as_of.store = reader.number<std::uint64_t>();
+  ask.as_of.count = reader.number<std::uint64_t>();
   return finished(reader, "write", std::move(ask));
 }
 

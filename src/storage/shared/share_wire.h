@@ -27,7 +27,7 @@
 namespace larder::share {
 
 inline constexpr std::uint64_t kMagic = 0x485352454452414cull;  // "LARDERSH"
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 inline constexpr std::size_t kHeadBytes = 16;
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{4} << 20;
 inline constexpr std::size_t kMaxItems = 8192;
@@ -65,12 +65,14 @@ struct Hello {
   std::uint64_t arena_bytes = 0;
   Digest256 store{};  // SharedStoreOptions::store
 };
-// magic u64 | version u16 | code u8 | text u16, bytes | name u16, bytes | flags u8 | alignment u64 | stats
+// magic u64 | version u16 | code u8 | text u16, bytes | name u16, bytes | flags u8 | alignment u64 | stats |
+// clears' store u64
 struct Welcome {
   std::uint16_t version = kVersion;
   Status status;  // not ok: the host does not take this client, and ends the connection
   BackendInfo info;
   BackendStats stats;
+  std::uint64_t clears_store = 0;  // ClearMark::store; the counts lie behind the client's arena
 };
 // slot u16 | namespace digest 32 | rank u32 | ranks u32 | pools u8: {number u8, replicated u8, fingerprint 32}
 struct ScopeEntry {
@@ -105,7 +107,8 @@ struct ReadAsk {
   Terms terms;
   std::vector<Item> items;
 };
-// terms | durable u8 | groups u32: {items u32: {pool u8, key 32, parent 32, offset u64, bytes u64}}
+// terms | durable u8 | groups u32: {items u32: {pool u8, key 32, parent 32, offset u64, bytes u64}} |
+// clears' store u64, count u64
 struct WriteAsk {
   struct Item {
     PoolName pool{};
@@ -116,6 +119,7 @@ struct WriteAsk {
   Terms terms;
   bool durable = false;
   std::vector<std::vector<Item>> groups;
+  ClearMark as_of{};  // WriteRequest::as_of
 };
 
 // Each gives a whole frame. Precondition: within the limits.

@@ -58,6 +58,7 @@ TEST(ShareWire, HelloAndWelcome) {
   welcome.info.alignment = 4096;
   welcome.stats.pages = 5;
   welcome.stats.suspended_volumes = 7;
+  welcome.clears_store = 0x1122334455667788u;
   const std::string frame = encode_welcome(welcome);
   const Result<Welcome> back = decode_welcome(body_of(frame, Kind::kWelcome, 0));
   ASSERT_TRUE(back.is_ok());
@@ -67,6 +68,7 @@ TEST(ShareWire, HelloAndWelcome) {
   EXPECT_EQ(back->info.alignment, 4096u);
   EXPECT_EQ(back->stats.pages, 5u);
   EXPECT_EQ(back->stats.suspended_volumes, 7u);
+  EXPECT_EQ(back->clears_store, 0x1122334455667788u);
   expect_whole_only(body_of(frame, Kind::kWelcome, 0), decode_welcome);
 }
 
@@ -123,7 +125,7 @@ TEST(ShareWire, Operations) {
   expect_whole_only(body_of(read, Kind::kRead, 43), decode_read);
 
   const WriteAsk::Item page{PoolName::kKv, wire_key(4), wire_key(3), {64, 7}};
-  const std::string write = encode_write(44, {terms, true, {{page, page}, {}, {page}}});
+  const std::string write = encode_write(44, {terms, true, {{page, page}, {}, {page}}, {5, 6}});
   const auto write_back = decode_write(body_of(write, Kind::kWrite, 44));
   ASSERT_TRUE(write_back.is_ok());
   EXPECT_TRUE(write_back->durable);
@@ -132,6 +134,7 @@ TEST(ShareWire, Operations) {
   EXPECT_TRUE(write_back->groups[1].empty());
   EXPECT_EQ(write_back->groups[2][0].parent, wire_key(3));
   EXPECT_EQ(write_back->groups[2][0].place, (Place{64, 7}));
+  EXPECT_EQ(write_back->as_of, (ClearMark{5, 6}));
   expect_whole_only(body_of(write, Kind::kWrite, 44), decode_write);
 
   const std::string clear = encode_clear(45, kNoScope);
@@ -245,14 +248,14 @@ TEST(ShareWire, GoldenBytes) {
     EXPECT_EQ(hex_of(frame), without_spaces(golden));
   };
   expect(encode_hello({kVersion, 1 << 20, wire_key(4)}),
-         "32000000 01 000000 0000000000000000 4c41524445525348 0200 0000100000000000" + key);
+         "32000000 01 000000 0000000000000000 4c41524445525348 0300 0000100000000000" + key);
   expect(encode_exists(7, {terms, {PoolName::kKv}, {wire_key(4)}}),
          "31000000 03 000000 0700000000000000" + said + "01 00 01000000" + key);
   expect(encode_read(8, {terms, {{PoolName::kMamba, wire_key(4), {4096, 100}}}}),
          "40000000 04 000000 0800000000000000" + said + "01000000 01" + key + "0010000000000000 6400000000000000");
-  expect(encode_write(9, {terms, true, {{{PoolName::kKv, wire_key(4), wire_key(5), {64, 7}}}}}),
-         "65000000 05 000000 0900000000000000" + said + "01 01000000 01000000 00" + key + parent +
-             "4000000000000000 0700000000000000");
+  expect(encode_write(9, {terms, true, {{{PoolName::kKv, wire_key(4), wire_key(5), {64, 7}}}}, {0x0102, 3}}),
+         "75000000 05 000000 0900000000000000" + said + "01 01000000 01000000 00" + key + parent +
+             "4000000000000000 0700000000000000 0201000000000000 0300000000000000");
   expect(encode_clear(10, kNoScope), "02000000 06 000000 0a00000000000000 ffff");
   expect(encode_ask_stats(), "00000000 07 000000 0000000000000000");
   expect(encode_presence(7, {{}, {{PoolName::kKv, {true, false, true}}}}),

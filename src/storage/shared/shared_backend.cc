@@ -62,6 +62,7 @@ class SharedBackendImpl final : public SharedBackend {
   }
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
     LARDER_RETURN_IF_ERROR(share::check_fits(request, arena_bytes_, arena_option_));
+    if (request.as_of.is_none()) request.as_of = clear_mark();  // it may wait here before its host hears of it
     return submit<WriteOperation>(std::move(request), std::move(done), &StorageBackend::submit_write);
   }
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
@@ -72,6 +73,14 @@ class SharedBackendImpl final : public SharedBackend {
     BackendStats out = state_->stats(clock_.now(), kStatsAge);
     out.queued = gate_.in_flight();
     return out;
+  }
+  [[nodiscard]] ClearMark clear_mark() const override {
+    if (const std::shared_ptr<HostedStore> hosted = state_->hosted()) return hosted->inner->clear_mark();
+    return state_->clear_mark();
+  }
+  [[nodiscard]] ClearMark emptied_mark() const override {
+    if (const std::shared_ptr<HostedStore> hosted = state_->hosted()) return hosted->inner->emptied_mark();
+    return state_->emptied_mark();
   }
   // A client's payloads go through its arena.
   [[nodiscard]] Status register_memory(std::span<const Segment> regions) override {
@@ -114,6 +123,7 @@ class SharedBackendImpl final : public SharedBackend {
       if (!hosted) return;
       (void)hosted->inner->close(kWithoutEnd);  // it may have been opened just now
       state_->set_stats(hosted->inner->stats(), clock_.now());
+      state_->set_marks(hosted->inner->clear_mark(), hosted->inner->emptied_mark());
     });
   }
 

@@ -22,15 +22,21 @@
 // not known (writing it again is ok and cheap). Until it has a role again, it refuses with kUnavailable. What a host
 // acknowledged is there for the next host if the inner backend is persistent, and gone if it is not (`memory`).
 //
+// Clears. The host orders the writes and clears of all (storage/clear_order.h). Its clients read the marks in memory
+// that it writes, behind their arenas, so they are as they are now; without a host they are the last ones. The next
+// host goes on with what the file "<directory>/larder-share.clears" says; without it, it begins anew, and refuses what
+// is as of earlier marks. A write gets its mark at submit, if it has none.
+//
 // Threads: any. A SharedBackend has one I/O thread, and a second one while it opens the inner backend. `done` of a
 // client's operation runs on the I/O thread, on the executor's, or inside close(); of a host's, as the inner backend
 // says. It must not take long: it holds up all operations of this process.
 //
 // Lifetime: executor, clock, and what open_inner captured outlive the backend: open_inner may be called at any time
-// until close(), but not twice at once. The executor runs copies of large payloads.
+// until close(), but not twice at once. The executor runs copies of large payloads, and writes the file of clears.
 //
-// Errors: as the port says, and kUnavailable as above. kInvalidArgument for a page, or a group of pages, that is larger
-// than the arena, or has more than 8192 pages: it can never be moved. kOverloaded: queue_limit operations are taken.
+// Errors: as the port says, and kUnavailable as above; a clear whose file cannot be written says so. kInvalidArgument
+// for a page, or a group of pages, that is larger than the arena, or has more than 8192 pages: it can never be moved.
+// kOverloaded: queue_limit operations are taken.
 //
 // Limits: SharedStoreOptions. An operation that is larger than a quarter of the arena goes in parts, one after the
 // other. A host takes at most `queue_limit` operations of a client at once, and no more of its messages while 8 MiB of
@@ -41,7 +47,7 @@
 // A process that forks without exec hands the lock on to its child, as it does with the file store's.
 //
 // Cost: a client copies each payload once, and an operation costs four changes of threads more than at the host: some
-// 100 us for a small page, when one is moved at a time. A host's own operations cost two uncontended locks. Closing a
+// 100 us for a small page, when one is moved at a time. A host's own operations cost a few uncontended locks. Closing a
 // client whose host is stuck takes 10 seconds; then its connection is dropped, since its buffers are its own.
 #pragma once
 
