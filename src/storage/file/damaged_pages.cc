@@ -11,8 +11,7 @@
 namespace larder::file_store {
 
 void DamagedPages::drop(const PageIdentity& identity, const PageKey& key, const PageLocation& location) {
-  std::shared_ptr<ActiveSegment> ended;
-  unsigned volume = 0;
+  EndedSegment ended;
   {
     LockGuard guard(state_.mutex);
     const IdentityId id = state_.index.find_identity(identity);
@@ -23,15 +22,32 @@ void DamagedPages::drop(const PageIdentity& identity, const PageKey& key, const 
     if (!found) return;
     SegmentInfo& segment = *found;
     segment.damaged.push_back(place_of(location));
-    volume = segment.volume;
-    for (Volume::Log& log : state_.volumes[volume].logs) {
-      if (!segment.active || log.active != segment.active) continue;
-      ended = std::exchange(log.active, nullptr);
-      ended->is_full = true;
-    }
+    ended = end(segment);
   }
-  if (ended) return log_.settle(ended, volume);
+  if (ended.segment) return log_.settle(ended.segment, ended.volume);
   tell(location.segment);
+}
+
+void DamagedPages::note_unread(const PageLocation& location) {
+  EndedSegment ended;
+  {
+    LockGuard guard(state_.mutex);
+    if (!state_.copies.note_unread(location)) return;
+    ended = end(state_.segments.at(location.segment));
+  }
+  if (ended.segment) log_.settle(ended.segment, ended.volume);
+}
+
+// It takes no more appends, and the caller settles it. No segment: it takes none already.
+EndedSegment DamagedPages::end(const SegmentInfo& segment) {
+  EndedSegment ended;
+  ended.volume = segment.volume;
+  for (Volume::Log& log : state_.volumes[segment.volume].logs) {
+    if (!segment.active || log.active != segment.active) continue;
+    ended.segment = std::exchange(log.active, nullptr);
+    ended.segment->is_full = true;
+  }
+  return ended;
 }
 
 void DamagedPages::tell(SegmentId id) {

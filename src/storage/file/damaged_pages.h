@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file store's damaged pages: dropped, and left out of their segment's footer, so that they are not promised again
-// by the next process.
+// The file store's bad pages. One that is damaged is dropped, and left out of its segment's footer, so that it is not
+// promised again by the next process. One that cannot be read now stays: its disk may come back; but it is written anew
+// when it is computed anew (page_copies.h).
 //
 //   in a segment that is written   it ends here: its footer, which lists what the index has, comes at once
 //   in a sealed one                its footer is written anew without them, by one task at a time per segment
@@ -26,12 +27,15 @@ class DamagedPages {
   // Without effect if the page does not lie there any more.
   void drop(const PageIdentity& identity, const PageKey& key, const PageLocation& location)
       LARDER_EXCLUDES(state_.mutex);
+  // A read of the page there failed.
+  void note_unread(const PageLocation& location) LARDER_EXCLUDES(state_.mutex);
   // The segment's footer is told, if there is something to tell.
   void tell(SegmentId segment) LARDER_EXCLUDES(state_.mutex);
   // All of them are, here, where it has failed before. Precondition: nothing is in flight.
   void finish() LARDER_EXCLUDES(state_.mutex);
 
  private:
+  [[nodiscard]] EndedSegment end(const SegmentInfo& segment) LARDER_REQUIRES(state_.mutex);
   void tell_here(SegmentId segment) LARDER_EXCLUDES(state_.mutex);
 
   StoreState& state_;

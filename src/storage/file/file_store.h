@@ -13,6 +13,7 @@
 //   roll (ahead of need, if it can), seal, sync                                             segment_log.h
 //   evict, clean, remove: keeps the store below its budget          maintenance.h, segment_cleaner.h, segment_files.h
 //   a page that turned out damaged is dropped, and its segment's footer told                damaged_pages.h
+//   one that cannot be read stays, and is written anew when it is computed anew             page_copies.h
 //   clear                                                                                   store_clears.h
 //   open                                                                                    file_store_open.h
 //

@@ -259,6 +259,14 @@ Result<JoinedClears> read_all_cleared(FileSystem& files, const std::vector<Opene
   return join_cleared(lists);
 }
 
+// Above all generations that may lie in segment `id`: between one segment and the next they grow by what an opening
+// leaves out (beyond_unknown) and by pages that are fewer. What is known of the other segments does not tell, where the
+// opening before had left something out, too.
+std::uint64_t beyond_number(SegmentId id) {
+  constexpr unsigned kBits = 41;
+  return id < (SegmentId{1} << (63 - kBits)) ? std::uint64_t{id} << kBits : std::uint64_t{1} << 63;
+}
+
 class Opener {
  public:
   Opener(FileSystem& files, Executor* executor, OpenedStore& out) : files_(files), executor_(executor), out_(out) {}
@@ -321,6 +329,9 @@ class Opener {
       // The table grows by doubling, which moves all of it: so it is made as large as it will be, as far as that shows.
       if (i + 1 == kSegmentsThatShow) out_.index.reserve(out_.index.size() / kSegmentsThatShow * segments_.size());
     }
+    if (of_unknown_age_ > 0) {
+      out_.next_generation = std::max(beyond_unknown(out_.next_generation), beyond_number(of_unknown_age_));
+    }
     return Status::ok();
   }
 
@@ -349,17 +360,30 @@ class Opener {
         out_.index.prefetch(page.identity, found.pages[i + kPrefetch].key);  // mostly of the same identity
       }
       if (!gives_way(page, segment.is_doubtful)) {
-        LARDER_RETURN_IF_ERROR(out_.index.insert(page.identity, page.key, page.parent, page.location));
+        insert(page);
       }
     }
     segment.physical_bytes = found.file_bytes;
-    if (!found.io.is_ok()) segment.first_generation = 0;  // what it holds besides is not known
+    if (!found.io.is_ok() && found.first_generation == 0) of_unknown_age_ = id;  // they come in order
+    if (!found.io.is_ok()) segment.first_generation = 0;                         // what it holds besides is not known
     if (!found.has_footer) {
       // Who knows what became of its last syncs?
       segment.is_doubtful = !found.io.is_ok() || !seal(path, id, found, segment);
     }
     out_.segments.emplace(id, std::move(segment));
     return Status::ok();
+  }
+
+  // The oldest go where the index is full. What it has no room for all the same is not promised.
+  void insert(const ListedPage& page) {
+    const auto try_insert = [&] { return out_.index.insert(page.identity, page.key, page.parent, page.location); };
+    Status inserted = try_insert();
+    if (inserted.is_ok()) return;
+    std::uint64_t evicted = 0;
+    inserted = out_.index.make_identity_room(1, evicted);
+    if (inserted.is_ok()) inserted = try_insert();
+    if (inserted.is_ok() || std::exchange(is_full_said_, true)) return;
+    log_warning("storage/file", "some stored pages are left out: " + inserted.to_string());
   }
 
   // Of two copies of a page, one that may not be there does not count before one that is, whatever their generations.
@@ -416,6 +440,8 @@ class Opener {
   Executor* const executor_;
   OpenedStore& out_;
   std::vector<Segment> segments_;
+  SegmentId of_unknown_age_ = 0;  // the last of which a part could not be read, nor the header; it may be the youngest
+  bool is_full_said_ = false;     // in the log
 };
 
 }  // namespace
@@ -435,6 +461,7 @@ Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options,
     volumes.push_back(std::move(volume).value());
   }
   auto out = std::make_unique<OpenedStore>();
+  out->index = PageIndex(options.max_identities);
   LARDER_RETURN_IF_ERROR(agree_on_format(files, clock, volumes, out->store));
   LARDER_RETURN_IF_ERROR(Opener(files, executor, *out).run(volumes));
   for (OpenedVolume& v : volumes) {

@@ -11,8 +11,13 @@ namespace larder::file_store {
 bool PageCopies::is_here(IdentityId identity, const PageKey& key, std::uint64_t bytes, bool is_durable,
                          PageLocation& at) {
   if (!index_.find(identity, key, at) || at.payload_bytes != bytes) return false;
-  if (!is_durable) return true;
+  const bool could_be_read = !is_unread(at);
+  if (!is_durable && could_be_read) return true;
   SegmentInfo& segment = segments_.at(at.segment);
+  // An earlier durable write may count on what a footer is to list: that segment ends first (note_unread).
+  const bool may_be_replaced = segment.is_listed || segment.is_doubtful || !segment.has_durable;
+  if (!could_be_read && may_be_replaced) return false;
+  if (!is_durable) return true;
   if (segment.is_doubtful) return false;
   if (segment.is_synced) return true;
   // With fsync = off, a segment is sealed unsynced if no durable write counts on it; then it is too late for one. Up to
@@ -23,14 +28,16 @@ bool PageCopies::is_here(IdentityId identity, const PageKey& key, std::uint64_t 
 }
 
 Status PageCopies::insert(const ListedPage& page, bool is_durable, const PageLocation& before) {
-  const bool replaces = is_durable && before.segment != 0;
+  const bool replaces = before.segment != 0 && (is_durable || is_unread(before));
   if (replaces && before.generation > page.location.generation) {
     (void)index_.erase(index_.find_identity(page.identity), page.key, before.generation);
   }
   LARDER_RETURN_IF_ERROR(index_.insert(page.identity, page.key, page.parent, page.location));
   if (replaces) {
+    SegmentInfo& home = segments_.at(page.location.segment);
+    home.has_durable = true;  // one may count on the old copy, and so on the new one
+    home.replaced.push_back({page, before});
     ++segments_.at(before.segment).holds;
-    segments_.at(page.location.segment).replaced.push_back({page, before});
   }
   return Status::ok();
 }
@@ -89,6 +96,19 @@ void PageCopies::doubt(SegmentInfo& segment) {
   settle(segment, true);
   const RecordPtr moving = moving_.lock();
   if (moving && moving->segment->id == segment.id) take_back(*moving);
+}
+
+bool PageCopies::note_unread(const PageLocation& at) {
+  const SegmentInfo* const segment = segments_.find(at.segment);
+  if (!segment) return false;
+  if (unread_.insert(place_in_store(at)).second) {
+    unread_order_.push_back(place_in_store(at));
+    if (unread_order_.size() > kMostUnread) {
+      unread_.erase(unread_order_.front());
+      unread_order_.pop_front();
+    }
+  }
+  return segment->active && segment->has_durable;
 }
 
 void PageCopies::end_move(const WriteRecord& record, bool is_ok) {

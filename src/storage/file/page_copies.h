@@ -11,11 +11,19 @@
 // So an old copy holds its segment no longer than the segment of the new one is there and not synced; and syncs that
 // fail again and again hold one segment, not one each.
 //
+// A page whose read failed stays where it is: its disk may come back. But it is not "here" to a write: whoever computed
+// it anew stores it anew, and the new copy replaces the old one as above, durable or not. Of such pages, the last
+// kMostUnread are known.
+//
 // Threads: confined (the store's mutex).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "storage/file/page_index.h"
@@ -31,13 +39,14 @@ class PageCopies {
   PageCopies(FsyncMode fsync, PageIndex& index, SegmentTable& segments)
       : fsync_(fsync), index_(index), segments_(segments) {}
 
-  // The page is in the index, and good enough for the write: of a durable one, a sync of its segment makes it durable.
-  // `at`: where it is; segment 0: nowhere.
+  // The page is in the index, and good enough for the write: it could be read when that was last tried, and of a
+  // durable write, a sync of its segment makes it durable. `at`: where it is; segment 0: nowhere.
   [[nodiscard]] bool is_here(IdentityId identity, const PageKey& key, std::uint64_t bytes, bool is_durable,
                              PageLocation& at);
 
   // ---- what durable writes replace
-  // Puts the page into the index. A durable one keeps the copy at `before`, where is_here() has found it.
+  // Puts the page into the index. A durable one keeps the copy at `before`, where is_here() has found it; any keeps one
+  // that could not be read.
   [[nodiscard]] Status insert(const ListedPage& page, bool is_durable, const PageLocation& before);
   // A sync of the segment has succeeded. One that takes appends may have got some since that began.
   void synced(SegmentInfo& segment);
@@ -47,6 +56,12 @@ class PageCopies {
   // in the same step: a durable write that replaces a page then makes the good copy stay until it is synced itself, not
   // the doubtful one.
   void doubt(SegmentInfo& segment);
+
+  // ---- what could not be read
+  // A read of the page there failed, and not because it is damaged. True: its segment should take no more appends, so
+  // that its footer lists the page before a new copy replaces it.
+  bool note_unread(const PageLocation& at);
+  [[nodiscard]] bool is_unread(const PageLocation& at) const { return unread_.contains(place_in_store(at)); }
 
   // ---- what cleaning moves
   // It is published, and not known to be on disk.
@@ -63,6 +78,11 @@ class PageCopies {
   [[nodiscard]] std::uint64_t returns() const { return returns_; }
 
  private:
+  // About 8 MiB. One that is forgotten is found again by the next read of it.
+  static constexpr std::size_t kMostUnread = std::size_t{1} << 16;
+  using PlaceInStore = std::pair<SegmentId, PagePlace>;
+
+  [[nodiscard]] static PlaceInStore place_in_store(const PageLocation& at) { return {at.segment, place_of(at)}; }
   void release(const Replaced& replaced);
   [[nodiscard]] bool is_settled(const Replaced& replaced, bool is_lost);
   void take_back(const WriteRecord& record);
@@ -72,6 +92,8 @@ class PageCopies {
   SegmentTable& segments_;
   std::weak_ptr<WriteRecord> moving_;
   std::uint64_t returns_ = 0;
+  std::set<PlaceInStore> unread_;
+  std::deque<PlaceInStore> unread_order_;  // the same, oldest first
 };
 
 }  // namespace larder::file_store

@@ -90,6 +90,43 @@ TEST_F(PageCopiesTest, AFileThatIsGoneGivesTheOldCopyBack) {
   EXPECT_EQ(segments_.at(1).holds, 0u);
 }
 
+TEST_F(PageCopiesTest, WhatCouldNotBeReadIsReplacedAndHeld) {
+  ASSERT_TRUE(copies_.insert(copy_in(1, 1), false, {}).is_ok());
+  EXPECT_FALSE(copies_.note_unread(copy_in(1, 1).location)) << "it is sealed";
+  PageLocation at;
+  for (const bool is_durable : {true, false}) EXPECT_FALSE(is_here(is_durable, at));
+  ASSERT_EQ(at.segment, 1u);
+  ASSERT_TRUE(copies_.insert(copy_in(2, 2), false, at).is_ok());
+  EXPECT_EQ(found_in(), 2u);
+  EXPECT_TRUE(is_here(false, at));
+  EXPECT_EQ(segments_.at(1).holds, 1u) << "a durable write may count on it";
+  EXPECT_TRUE(segments_.at(2).has_durable) << "so that it is synced before it is sealed";
+  segments_.at(2).replaced.at(0).is_syncing = true;
+  copies_.synced(segments_.at(2));
+  EXPECT_EQ(segments_.at(1).holds, 0u);
+}
+
+// Its footer is to list the page, for a durable write counts on it.
+TEST_F(PageCopiesTest, WhatADurableWriteCountsOnIsReplacedWhenItsSegmentHasEnded) {
+  ASSERT_TRUE(copies_.insert(copy_in(2, 1), false, {}).is_ok());
+  segments_.at(2).has_durable = true;
+  EXPECT_TRUE(copies_.note_unread(copy_in(2, 1).location));
+  PageLocation at;
+  EXPECT_TRUE(is_here(false, at));
+  EXPECT_TRUE(is_here(true, at));
+  segments_.at(2).is_listed = true;
+  EXPECT_FALSE(is_here(false, at));
+  EXPECT_FALSE(is_here(true, at));
+}
+
+TEST_F(PageCopiesTest, OfWhatCouldNotBeReadTheLastAreKnown) {
+  ASSERT_TRUE(copies_.insert(copy_in(1, 1), false, {}).is_ok());
+  (void)copies_.note_unread(copy_in(1, 1).location);
+  for (std::uint64_t i = 2; i < 100'000; ++i) (void)copies_.note_unread(copy_in(1, i).location);
+  EXPECT_FALSE(copies_.is_unread(copy_in(1, 1).location));
+  EXPECT_TRUE(copies_.is_unread(copy_in(1, 99'999).location));
+}
+
 TEST_F(PageCopiesTest, NobodyCountsOnAPageThatWasCleared) {
   replace();
   index_.clear();

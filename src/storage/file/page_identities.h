@@ -31,6 +31,9 @@ struct PageIdentityHash {
   }
 };
 
+// kOverloaded.
+[[nodiscard]] inline Status too_many_identities() { return overloaded("file store: too many namespaces at once"); }
+
 class PageIdentities {
  public:
   static constexpr std::uint32_t kSharedBit = 31;

@@ -52,7 +52,7 @@ void PageIndex::contains(IdentityId identity, std::span<const PageKey> keys, Pre
 bool PageIndex::find(IdentityId identity, const PageKey& key, PageLocation& out) const {
   const std::uint32_t number = find_page(identity, key);
   if (number == kNone) return false;
-  out = location_of(pages_[number]);
+  out = pages_[number].location();
   return true;
 }
 
@@ -60,10 +60,6 @@ void PageIndex::touch(IdentityId identity, const PageKey& key) {
   if (identity == 0) return;
   const std::uint32_t node = nodes_.find(identities_[identity].namespace_id, key);
   if (node != kNone && node_has(node, identity)) nodes_[node].last_use = ++clock_;
-}
-
-PageLocation PageIndex::location_of(const Page& page) {
-  return {page.segment, page.offset_units * kPayloadAlignment, page.payload_bytes, page.generation, page.checksum};
 }
 
 // --- pages ---
@@ -151,7 +147,7 @@ Status PageIndex::insert(const PageIdentity& identity, const PageKey& key, const
     node = pages_[number].node;
   } else {
     if (page_count_ >= kMaxPages) return overloaded("file store: the index is full");
-    if (id == 0 && identities() >= kMaxIdentities) return overloaded("file store: too many namespaces at once");
+    if (id == 0 && identities() >= most_identities_) return too_many_identities();
     if (id == 0) id = identities_.make(identity);
     node = nodes_.find_or_make(identities_[id].namespace_id, key);
     add_page(node, id, location);
@@ -168,7 +164,7 @@ bool PageIndex::move(const PageIdentity& identity, const PageKey& key, const Pag
   assert(to.offset % kPayloadAlignment == 0 && to.offset <= kMaxPayloadOffset);
   const std::uint32_t number = find_page(find_identity(identity), key);
   if (number == kNone) return false;
-  PageLocation location = location_of(pages_[number]);
+  PageLocation location = pages_[number].location();
   if (location.segment != from.segment || location.offset != from.offset) return false;
   location.segment = to.segment;
   location.offset = to.offset;
@@ -186,19 +182,16 @@ bool PageIndex::erase(IdentityId identity, const PageKey& key, std::uint64_t gen
 
 // --- many pages ---
 
-ListedPage PageIndex::listed(const Page& page) const {
-  const IndexNode& node = nodes_[page.node];
-  const PageKey parent = node.parent == kNone ? PageKey{} : nodes_[node.parent].key;
-  return {identities_[page.identity].identity, node.key, parent, location_of(page), 0};
-}
-
 void PageIndex::list_segment(SegmentId segment, std::size_t limit, std::vector<ListedPage>& out) const {
   const auto found = segments_.find(segment);
   if (found == segments_.end()) return;
   std::uint32_t number = found->second.first;
   for (std::size_t i = 0; i < limit && number != kNone; ++i) {
-    out.push_back(listed(pages_[number]));
-    number = pages_[number].next;
+    const Page& page = pages_[number];
+    const IndexNode& node = nodes_[page.node];
+    const PageKey parent = node.parent == kNone ? PageKey{} : nodes_[node.parent].key;
+    out.push_back({identities_[page.identity].identity, node.key, parent, page.location(), 0});
+    number = page.next;
   }
 }
 
@@ -234,7 +227,7 @@ std::uint64_t PageIndex::drop_namespace(const Digest256& namespace_digest) {
   return dropped;
 }
 
-void PageIndex::clear() { *this = PageIndex(); }
+void PageIndex::clear() { *this = PageIndex(most_identities_); }
 
 std::size_t PageIndex::memory_bytes() const {
   return nodes_.memory_bytes() + pages_.memory_bytes() + heap_.capacity() * sizeof(Candidate);

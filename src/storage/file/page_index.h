@@ -29,7 +29,7 @@
 // Cost: contains() two cache misses, three with find(); the batch form prefetches. insert() about one at the end of a
 // chain.
 // Threads: confined (the file store's mutex guards it).
-// Limits: kMaxPages pages, kMaxIdentities identities in use at once; offsets below 256 GiB per segment.
+// Limits: kMaxPages pages, kMaxIdentities identities in use at once (tests: fewer); offsets below 256 GiB per segment.
 #pragma once
 
 #include <algorithm>
@@ -89,6 +89,8 @@ class PageIndex {
   static constexpr std::uint64_t kMaxPages = std::uint64_t{1} << 30;
   static constexpr std::size_t kMaxIdentities = std::size_t{1} << 20;
 
+  explicit PageIndex(std::size_t most_identities = kMaxIdentities) : most_identities_(most_identities) {}
+
   // 0: no page has this identity. The number is good until the last page of the identity goes.
   [[nodiscard]] IdentityId find_identity(const PageIdentity& identity) const { return identities_.find(identity); }
   // The key is looked up or inserted soon. Only a hint.
@@ -120,6 +122,9 @@ class PageIndex {
   struct Evicted {
     std::uint64_t pages = 0, payload_bytes = 0;
   };
+  // Room for so many identities more: the coldest nodes go until there is, but no more than take about a millisecond.
+  // `evicted`: so many pages went. kOverloaded: that was not enough; the next call goes on.
+  [[nodiscard]] Status make_identity_room(std::size_t identities, std::uint64_t& evicted);
   // Removes the next victim with all its pages; zero pages: the index is empty.
   // Cost: amortised O(log nodes), about ten cache misses.
   Evicted evict_coldest();
@@ -148,6 +153,7 @@ class PageIndex {
   friend struct PageIndexCheck;  // page_index_check.cc
   static constexpr std::uint32_t kNone = kNoNumber;
   static constexpr std::size_t kMinHeapLimit = 1024;
+  static constexpr std::size_t kMostNodesForRoom = 1024;
 
   struct alignas(64) Page {
     std::uint32_t node = kNone;
@@ -160,6 +166,9 @@ class PageIndex {
     Checksum128 checksum;
     std::uint32_t previous = kNone, next = kNone;  // in the segment's list; free: next is the next free one
     [[nodiscard]] std::uint32_t& free_link() { return next; }
+    [[nodiscard]] PageLocation location() const {
+      return {segment, offset_units * kPayloadAlignment, payload_bytes, generation, checksum};
+    }
   };
   static_assert(sizeof(Page) == 64);
 
@@ -185,8 +194,6 @@ class PageIndex {
   [[nodiscard]] bool node_has(std::uint32_t node, IdentityId identity) const;
   [[nodiscard]] std::uint32_t page_of(std::uint32_t node, IdentityId identity) const;
   [[nodiscard]] std::uint32_t find_page(IdentityId identity, const PageKey& key) const;
-  [[nodiscard]] static PageLocation location_of(const Page& page);
-  [[nodiscard]] ListedPage listed(const Page& page) const;
   void place(std::uint32_t number, const PageLocation& location);
   void unplace(std::uint32_t number);
   void add_page(std::uint32_t node, IdentityId identity, const PageLocation& location);
@@ -202,6 +209,7 @@ class PageIndex {
   [[nodiscard]] std::uint32_t pop_victim();
   void cut_cycle();
 
+  std::size_t most_identities_;
   PageIdentities identities_;
   NodeTable nodes_;
   Slab<Page> pages_;

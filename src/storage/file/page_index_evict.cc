@@ -102,6 +102,14 @@ void PageIndex::cut_cycle() {
   }
 }
 
+Status PageIndex::make_identity_room(std::size_t identities, std::uint64_t& evicted) {
+  const auto has_room = [&] { return identities_.size() + identities <= most_identities_; };
+  for (std::size_t i = 0; i < kMostNodesForRoom && !has_room() && page_count_ > 0; ++i) {
+    evicted += evict_coldest().pages;
+  }
+  return has_room() ? Status::ok() : too_many_identities();
+}
+
 PageIndex::Evicted PageIndex::evict_coldest() {
   Evicted out;
   const std::uint32_t number = page_count_ == 0 ? kNone : pop_victim();

@@ -19,6 +19,9 @@ constexpr std::uint64_t kRunBytes = 1 << 20;
 std::uint64_t round_down(std::uint64_t n) { return n / kBlockBytes * kBlockBytes; }
 std::uint64_t round_up(std::uint64_t n) { return align_up(n, kBlockBytes); }
 
+// The others say that the read was not tried.
+bool is_of_the_disk(StatusCode code) { return code != StatusCode::kOverloaded && code != StatusCode::kCancelled; }
+
 // Fills [at, end) of the pieces' bytes.
 void copy_into(std::span<const Segment> payload, std::uint64_t at, std::span<const std::byte> from) {
   for (const Segment& piece : payload) {
@@ -83,6 +86,7 @@ void PageReader::start(const std::shared_ptr<ReadOperation>& op) {
       }
     } else {
       op->result.items[read.item] = opened.status();
+      if (opened.status().code() != StatusCode::kNotFound) damage_.note_unread(read.location);
     }
   }
   std::erase_if(plan, [this](const Planned& read) {
@@ -252,6 +256,7 @@ void PageReader::finish_run(Run& run, const Status& status) {
     } else {
       state_.counters.read_errors.fetch_add(1, kRelaxed);
       files_.close_failed(item.location.segment, run.file);
+      if (is_of_the_disk(result.code())) damage_.note_unread(item.location);
     }
     run.op->result.items[item.index] = std::move(result);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -101,6 +102,7 @@ Status PageWriter::plan_group(const std::shared_ptr<WriteOperation>& op, std::si
   if (items.size() > kMaxRecordPages) return invalid_argument("file store: a group of more than 65536 pages");
   std::vector<std::size_t> missing;
   std::vector<SegmentId> duplicates_in;
+  std::set<PoolName> new_pools;  // their identities have no number yet
   std::uint64_t new_bytes = 0;
   {
     LockGuard guard(state_.mutex);
@@ -113,6 +115,8 @@ Status PageWriter::plan_group(const std::shared_ptr<WriteOperation>& op, std::si
         state_.index.touch(identity, items[i].key);
         duplicates_in.push_back(at.segment);
       } else {
+        if (state_.copies.is_unread(at)) record.avoids = state_.segments.at(at.segment).volume;
+        if (identity == 0) new_pools.insert(items[i].pool);
         missing.push_back(i);
         new_bytes += larder::payload_bytes(items[i].payload);
       }
@@ -127,6 +131,10 @@ Status PageWriter::plan_group(const std::shared_ptr<WriteOperation>& op, std::si
         }
       }
       LARDER_RETURN_IF_ERROR(admission_.admit(names, new_bytes, state_.clock.now()));
+      std::uint64_t evicted = 0;
+      const Status has_numbers = state_.index.make_identity_room(new_pools.size(), evicted);
+      state_.counters.evicted.fetch_add(evicted, kRelaxed);
+      LARDER_RETURN_IF_ERROR(has_numbers);
     }
   }
   const std::uint32_t number = record.pages.empty() ? 0 : record.pages.back().group + 1;
@@ -240,8 +248,9 @@ PageWriter::Placed PageWriter::try_place(WriteRecord& record, unsigned& volume, 
     why = cancelled("file store: its namespace was cleared meanwhile");
     return Placed::kRefused;
   }
+  const unsigned first = record.avoids ? *record.avoids + 1 : next_volume_;  // so that the avoided one comes last
   for (std::size_t i = 0; i < state_.volumes.size(); ++i) {
-    volume = static_cast<unsigned>((next_volume_ + i) % state_.volumes.size());
+    volume = static_cast<unsigned>((first + i) % state_.volumes.size());
     Volume& v = state_.volumes[volume];
     if (v.suspended_until > now) {
       is_suspended = true;
@@ -334,6 +343,7 @@ void PageWriter::write(const RecordPtr& record) {
 }
 
 void PageWriter::written(const RecordPtr& record, const Status& status) {
+  LogLines lines;
   record->staging = AlignedBuffer();
   const std::uint64_t free = status.code() == StatusCode::kOverloaded ? state_.free_bytes(record->volume) : 0;
   {
@@ -347,7 +357,7 @@ void PageWriter::written(const RecordPtr& record, const Status& status) {
       publish(*record);
       if (!record->moved_from.empty()) state_.copies.begin_move(record);
     } else {
-      state_.note_failure(record->volume, status, record->segment, free);
+      state_.note_failure(lines, record->volume, status, record->segment, free);
     }
   }
   log_.settle(record->segment, record->volume);
@@ -356,20 +366,22 @@ void PageWriter::written(const RecordPtr& record, const Status& status) {
   published(record);
 }
 
-// All groups of the record become visible at once. A group may count on a page of one before it.
+// All groups of the record become visible at once. A group may count on a page of one before it of its operation.
 // Two writes of a page may have been under way at once. The copy that came first stays, and a durable write waits for
 // its segment, too: a footer lists the copy that the index has, and no other.
 void PageWriter::publish(WriteRecord& record) {
-  Status full;
+  Status lost, full;  // of the record; of the groups of one operation, from the first that the index had no room for
+  const WriteOperation* of = nullptr;
   SegmentInfo* const home = state_.segments.find(record.segment->id);
   const bool is_lost = !home;  // its directory was deleted
   const bool is_doubtful = !is_lost && home->is_doubtful;
-  if (is_lost) full = unavailable("file store: its segment was deleted meanwhile");
-  if (is_doubtful && record.is_durable) full = earlier_sync_failed();  // and replaces nothing
+  if (is_lost) lost = unavailable("file store: its segment was deleted meanwhile");
+  if (is_doubtful && record.is_durable) lost = earlier_sync_failed();  // and replaces nothing
   for (const WriteRecord::GroupRef& group : record.groups) {
     Status& status = group.op->result.groups[group.group];
     const std::span<const ListedPage> pages =
         std::span<const ListedPage>(record.pages).subspan(group.begin, group.end - group.begin);
+    if (std::exchange(of, group.op.get()) != group.op.get()) full = lost;
     status = full;
     bool any_cleared = false;
     for (const ListedPage& page : pages) any_cleared = any_cleared || state_.cleared.covers(page);

@@ -61,6 +61,7 @@ void SegmentLog::make(unsigned volume, LogKind kind, std::uint64_t record_bytes,
   }
   if (status.code() == StatusCode::kOverloaded) free = state_.free_bytes(volume);
   std::vector<FilePtr> closed;
+  LogLines lines;
   {
     LockGuard guard(state_.mutex);
     log.is_rolling = false;
@@ -69,7 +70,7 @@ void SegmentLog::make(unsigned volume, LogKind kind, std::uint64_t record_bytes,
       v.device_id = restored->device_id;
       if (restored->lock) v.lock = std::move(restored->lock);
       if (restored->was_lost) {
-        forget_volume(volume, closed);
+        forget_volume(volume, closed, lines);
         maintains = std::exchange(awaits_seal_, false);  // of one that is gone, perhaps
       }
     }
@@ -83,7 +84,7 @@ void SegmentLog::make(unsigned volume, LogKind kind, std::uint64_t record_bytes,
       if (old) old->is_full = true;
       log.active = made;
     } else if (!is_ahead) {
-      state_.note_failure(volume, status, nullptr, free, capacity);
+      state_.note_failure(lines, volume, status, nullptr, free, capacity);
     }
   }
   if (old) settle(old, volume);
@@ -151,10 +152,11 @@ void SegmentLog::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vo
     }
   }
   bool is_dead = false, has_damage = false, maintains = false;
+  LogLines lines;
   const std::uint64_t free = end.status().code() == StatusCode::kOverloaded ? state_.free_bytes(volume) : 0;
   {
     LockGuard guard(state_.mutex);
-    if (!end.is_ok()) state_.note_failure(volume, end.status(), segment, free);
+    if (!end.is_ok()) state_.note_failure(lines, volume, end.status(), segment, free);
     maintains = std::exchange(awaits_seal_, false) && !state_.is_finished;
     SegmentInfo* const info = state_.segments.find(segment->id);
     if (info) {
@@ -244,13 +246,14 @@ void SegmentLog::start_sync(SegmentId id) {
 // The fdatasync has ended.
 void SegmentLog::synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) {
   Status outcome = status;
+  LogLines lines;
   const std::uint64_t free = status.code() == StatusCode::kOverloaded ? state_.free_bytes(volume) : 0;
   {
     LockGuard guard(state_.mutex);
     SegmentInfo* const info = state_.segments.find(id);
     if (!status.is_ok() && status.code() != StatusCode::kCancelled) {
       if (info) state_.copies.doubt(*info);
-      state_.note_failure(volume, status, info ? info->active : nullptr, free);
+      state_.note_failure(lines, volume, status, info ? info->active : nullptr, free);
     } else if (status.is_ok() && info) {
       SegmentInfo& segment = *info;
       if (segment.is_doubtful) {
@@ -321,7 +324,7 @@ void SegmentLog::finish() {
   for (const EndedSegment& each : ended) seal(each.segment, each.volume);
 }
 
-void SegmentLog::forget_volume(unsigned volume, std::vector<FilePtr>& closed) {
+void SegmentLog::forget_volume(unsigned volume, std::vector<FilePtr>& closed, LogLines& lines) {
   std::vector<SegmentId> ids;
   for (const auto& [id, segment] : state_.segments) {
     if (segment.volume == volume) ids.push_back(id);
@@ -333,7 +336,7 @@ void SegmentLog::forget_volume(unsigned volume, std::vector<FilePtr>& closed) {
     if (log.active) log.active->is_full = log.active->is_broken = true;
     log.active = nullptr;
   }
-  log_warning("storage/file", state_.volumes[volume].directory + " was deleted and made again; its pages are lost");
+  lines.warning("storage/file", state_.volumes[volume].directory + " was deleted and made again; its pages are lost");
 }
 
 }  // namespace larder::file_store

@@ -61,7 +61,7 @@ class SegmentLog {
   void make(unsigned volume, LogKind kind, std::uint64_t record_bytes, std::size_t pages, bool is_ahead)
       LARDER_EXCLUDES(state_.mutex);
   void mend_directory(const Volume& volume, const Restored& restored) LARDER_EXCLUDES(state_.mutex);
-  void forget_volume(unsigned volume, std::vector<FilePtr>& closed) LARDER_REQUIRES(state_.mutex);
+  void forget_volume(unsigned volume, std::vector<FilePtr>& closed, LogLines& lines) LARDER_REQUIRES(state_.mutex);
   void seal(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(state_.mutex);
   void start_sync(SegmentId id) LARDER_EXCLUDES(state_.mutex);
   void synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) LARDER_EXCLUDES(state_.mutex);

@@ -202,6 +202,7 @@ Status restore_header(FileSystem& files, const std::string& path, const StoreId&
     // Without heads, a footer may still list what can be read. It names the store and the segment, too.
     const Result<ScanResult> listed = scan_segment(**file, store, segment, false);
     if (!listed.is_ok() && listed.status().code() != StatusCode::kCorrupt) return listed.status();
+    if (listed.is_ok()) LARDER_RETURN_IF_ERROR(listed->io);
     if (!listed.is_ok() || !listed->has_footer) {
       LARDER_RETURN_IF_ERROR(files.remove(path));
       return files.sync_dir(parent_path(path));

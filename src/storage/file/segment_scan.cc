@@ -15,10 +15,6 @@ namespace {
 constexpr std::size_t kHeadWindowBytes = std::size_t{64} << 10;  // most heads, and several small records, at once
 constexpr std::size_t kSearchBytes = std::size_t{1} << 20;       // search, payloads
 constexpr std::size_t kFooterReadBytes = std::size_t{4} << 20;
-// What a segment that cannot be read may add to the known generations: more pages than any store writes while one
-// segment is open, and still only a sliver of 64 bits.
-constexpr std::uint64_t kUnknownGenerations = std::uint64_t{1} << 40;
-
 // A stretch of the file, read ahead. Small neighbouring reads cost one system call.
 class Window {
  public:
@@ -221,8 +217,7 @@ void raise_generation(ScanResult& found, std::uint64_t first) {
   found.first_generation = first;
   if (first > 0) found.max_generation = std::max(found.max_generation, first - 1);
   if (found.io.is_ok()) return;
-  const std::uint64_t room = ~std::uint64_t{0} - found.max_generation;
-  found.max_generation += std::min(room, kUnknownGenerations);
+  found.max_generation = beyond_unknown(found.max_generation);
 }
 
 }  // namespace
@@ -232,9 +227,9 @@ Result<ScanResult> scan_segment(File& file, const StoreId& store, SegmentId segm
   if (!size.is_ok()) return size.status();
   if (*size < kBlockBytes) return corrupt(file.path() + ": shorter than a segment header");
   std::array<std::byte, kHeaderBytes> bytes;
-  LARDER_RETURN_IF_ERROR(read_exactly(file, bytes, 0));
-  const Result<SegmentHeader> header = decode_segment_header(bytes);
-  if (!header.is_ok() && header.status().code() != StatusCode::kCorrupt) {
+  const Status read = read_exactly(file, bytes, 0);
+  const Result<SegmentHeader> header = read.is_ok() ? decode_segment_header(bytes) : read;
+  if (read.is_ok() && !header.is_ok() && header.status().code() != StatusCode::kCorrupt) {
     return Status(header.status().code(), file.path() + ": " + header.status().message());
   }
   if (header.is_ok() && (header->store != store || header->segment != segment)) {
@@ -243,10 +238,13 @@ Result<ScanResult> scan_segment(File& file, const StoreId& store, SegmentId segm
   Scanner scanner(file, store, segment, *size);
   std::optional<ScanResult> found = scanner.read_footer();
   if (!found) found = scanner.scan(check_unsynced_payloads);
-  // A damaged header costs nothing else: the footer and each record name the store, the segment and their place, too.
+  // A header that is damaged or cannot be read costs nothing else: the footer and each record name the store, the
+  // segment and their place, too.
   const bool is_anything_there = found->has_footer || found->records > 0;
-  if (!header.is_ok() && !found->io.is_ok() && !is_anything_there) return found->io;
-  if (!header.is_ok() && !is_anything_there) return corrupt(file.path() + ": " + header.status().message());
+  if (!is_anything_there && found->io.is_ok()) found->io = read;
+  if (!header.is_ok() && !is_anything_there && found->io.is_ok()) {
+    return corrupt(file.path() + ": " + header.status().message());
+  }
   raise_generation(*found, header.is_ok() ? header->first_generation : 0);
   return std::move(*found);
 }

@@ -15,6 +15,7 @@
 // is read once, in pieces of 1 MiB.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -24,6 +25,13 @@
 #include "storage/file/segment_format.h"
 
 namespace larder::file_store {
+
+// `known`, and what a segment that cannot be read may add to it: more pages than any store writes while one segment is
+// open (2^40), and still only a sliver of 64 bits.
+[[nodiscard]] inline std::uint64_t beyond_unknown(std::uint64_t known) {
+  constexpr std::uint64_t kUnknownGenerations = std::uint64_t{1} << 40;
+  return known + std::min(~std::uint64_t{0} - known, kUnknownGenerations);
+}
 
 struct ScanResult {
   std::vector<ListedPage> pages;     // of whole groups, in file order (of a footer: in its order)
@@ -39,15 +47,15 @@ struct ScanResult {
                                      // them. A server may be about to write there: it writes records side by side
   std::uint64_t max_generation = 0;  // of listed and dropped pages, and at least one less than the header's first. If
                                      // `io` is not ok: 2^40 more, for the pages that may be readable next time
-  std::uint64_t first_generation = 0;  // as the header says; 0: it is damaged
+  std::uint64_t first_generation = 0;  // as the header says; 0: it is damaged, or cannot be read
   // Not ok: reading failed, at end_bytes (what lies behind is unknown, not torn) or in payloads that were to be checked
   // (their groups are kept, a read will tell). Such a segment must not be cut or sealed.
   Status io;
 };
 
 // kCorrupt: shorter than a header, or a header that is none and no footer or record either (they name store and segment
-// as well, so a damaged header alone costs nothing). kConflict: a segment of another store or another number.
-// kUnsupported: another version. I/O errors of the header as they come.
+// as well, so a header that is damaged or cannot be read costs nothing by itself). kConflict: a segment of another
+// store or another number. kUnsupported: another version. I/O errors are in `io`, but for that of the file's size.
 [[nodiscard]] Result<ScanResult> scan_segment(File& file, const StoreId& store, SegmentId segment,
                                               bool check_unsynced_payloads);
 

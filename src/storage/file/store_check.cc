@@ -262,7 +262,9 @@ class Mender {
         generation = std::max(generation, page.page.location.generation);
       }
       for (const SegmentReport& segment : pass_.store.segments) {
-        if (!segment.status.is_ok() && segment.status.code() != StatusCode::kCorrupt) {
+        const bool is_unread = segment.status.is_ok() ? !segment.scan.io.is_ok() && segment.scan.first_generation == 0
+                                                      : segment.status.code() != StatusCode::kCorrupt;
+        if (is_unread) {
           return unavailable(segment.path + " cannot be read, so nobody knows what must stay cleared");
         }
         generation = std::max(generation, segment.scan.max_generation);

@@ -25,6 +25,7 @@ struct FileStoreOptions {
   std::size_t io_depth = 64;  // operations at once per volume
   std::size_t queue_limit = 1024;
   std::size_t open_files = 128;
+  std::size_t max_identities = std::size_t{1} << 20;  // with pages at once; no option: the index has no more numbers
   AdmissionOptions admission;
 };
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/defect.h"
-#include "base/log.h"
 
 namespace larder::file_store {
 namespace {
@@ -109,7 +108,8 @@ std::uint64_t StoreRoom::percent_of_budget(unsigned percent) const {
   return std::min(most / 100 * percent, most - std::min(most, ahead));
 }
 
-bool StoreRoom::note_full_disk(unsigned volume, std::uint64_t asked, std::uint64_t free, TimePoint now) {
+bool StoreRoom::note_full_disk(LogLines& lines, unsigned volume, std::uint64_t asked, std::uint64_t free,
+                               TimePoint now) {
   Volume& v = volumes_[volume];
   asked = std::max(asked, segment_bytes(volume));
   if (free >= asked && ++v.unexplained_full < 2) return false;
@@ -118,11 +118,11 @@ bool StoreRoom::note_full_disk(unsigned volume, std::uint64_t asked, std::uint64
   if (!std::exchange(v.is_limit_said, true)) {
     const std::string wanted =
         options_.max_bytes == kUnlimited ? "max_size is unlimited" : "max_size is " + in_words(options_.max_bytes);
-    log_warning("storage/file", "the disk of " + v.directory + " is full, with " + in_words(held) +
-                                    " of this store: " + wanted + ", but there is no room for more. It keeps below " +
-                                    in_words(v.limit.bytes()) +
-                                    " there from now on, by evicting what was used longest ago, and takes more when "
-                                    "there is free room again. A smaller max_size says so beforehand");
+    lines.warning("storage/file", "the disk of " + v.directory + " is full, with " + in_words(held) +
+                                      " of this store: " + wanted + ", but there is no room for more. It keeps below " +
+                                      in_words(v.limit.bytes()) +
+                                      " there from now on, by evicting what was used longest ago, and takes more when "
+                                      "there is free room again. A smaller max_size says so beforehand");
   }
   if (has_disk_room(volume, 2 * segment_bytes(volume))) return false;
   full_volume = volume;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log_lines.h"
 #include "base/status.h"
 #include "storage/file/page_index.h"
 #include "storage/file/segment_table.h"
@@ -69,7 +70,8 @@ class StoreRoom {
   // The disk had no room for what needed `asked` bytes at most; `free`: as the system says. True: something must go
   // first. False: there is room, for a smaller segment at least; or so the system says, and the disk is tried once
   // more.
-  [[nodiscard]] bool note_full_disk(unsigned volume, std::uint64_t asked, std::uint64_t free, TimePoint now);
+  [[nodiscard]] bool note_full_disk(LogLines& lines, unsigned volume, std::uint64_t asked, std::uint64_t free,
+                                    TimePoint now);
   [[nodiscard]] bool may_limits_grow(TimePoint now) const;
   // Is it worth asking for the volume's free bytes? `awaited`: a segment for the write that has waited longest, or 0.
   [[nodiscard]] bool wants_to_grow(unsigned volume, std::uint64_t awaited, TimePoint now) const;

@@ -25,7 +25,10 @@ class StoreRoomTest : public testing::Test {
     page.location = {id, 4096, live_bytes, id, {}};
     ASSERT_TRUE(index_.insert(page.identity, page.key, {}, page.location).is_ok());
   }
-  void fill(unsigned volume, std::uint64_t free) { (void)room_.note_full_disk(volume, 8 * kMiB, free, kNow); }
+  void fill(unsigned volume, std::uint64_t free) {
+    LogLines lines;
+    (void)room_.note_full_disk(lines, volume, 8 * kMiB, free, kNow);
+  }
 
   FileStoreOptions options_;
   std::vector<Volume> volumes_;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
 #include "base/probe.h"
 
 namespace larder::file_store {
@@ -79,8 +78,8 @@ void StoreState::grow_limits() {
   }
 }
 
-void StoreState::note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment,
-                              std::uint64_t free, std::uint64_t asked) {
+void StoreState::note_failure(LogLines& lines, unsigned volume, const Status& why,
+                              const std::shared_ptr<ActiveSegment>& segment, std::uint64_t free, std::uint64_t asked) {
   Volume& v = volumes[volume];
   const TimePoint now = clock.now();
   const bool is_full = why.code() == StatusCode::kOverloaded;  // the disk, and nothing else (file_system.h)
@@ -93,13 +92,13 @@ void StoreState::note_failure(unsigned volume, const Status& why, const std::sha
   }
   v.last_error = why;
   if (v.suspended_until > now) return;  // one failure, many writes
-  if (is_full && !room.note_full_disk(volume, asked, free, now)) return;
+  if (is_full && !room.note_full_disk(lines, volume, asked, free, now)) return;
   // The first failure in a row is answered by a new segment at once; the next ones wait longer and longer.
   if (++v.write_failures < 2) return;
   probe(Probe::kFileSuspended);
   v.back_off = v.back_off == Nanos(0) ? kFirstBackOff : std::min(v.back_off * 2, kLongestBackOff);
   v.suspended_until = now + v.back_off;
-  log_warning("storage/file", "writing to " + v.directory + " is suspended: " + why.to_string());
+  lines.warning("storage/file", "writing to " + v.directory + " is suspended: " + why.to_string());
 }
 
 std::vector<EndedSegment> StoreState::end_active() {

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/file_system.h"
+#include "base/log_lines.h"
 #include "base/ranked_mutex.h"
 #include "storage/backend.h"
 #include "storage/factory.h"
@@ -67,7 +68,7 @@ struct StoreState {
   void grow_limits() LARDER_EXCLUDES(mutex);
   // A write, a sync or a new file failed. What was written before stays readable.
   // `free`: on a full disk, as the system says. `asked`: by a new segment; else its usual size counts.
-  void note_failure(unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment,
+  void note_failure(LogLines& lines, unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment,
                     std::uint64_t free = 0, std::uint64_t asked = 0) LARDER_REQUIRES(mutex);
   // No more is appended to any of them. The caller settles them.
   [[nodiscard]] std::vector<EndedSegment> end_active() LARDER_REQUIRES(mutex);

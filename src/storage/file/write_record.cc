@@ -115,6 +115,7 @@ RecordPtr join_records(std::vector<RecordPtr> parts) {
     }
     all->duplicates_in.insert(all->duplicates_in.end(), part.duplicates_in.begin(), part.duplicates_in.end());
     all->returns = std::min(all->returns, part.returns);
+    if (!all->avoids) all->avoids = part.avoids;
     part.let_go();
   }
   all->layout = lay_out_record(all->pages, 0);

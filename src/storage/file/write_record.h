@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct WriteRecord {
   std::vector<SegmentId> duplicates_in;                  // segments that hold pages of the groups already
   std::map<PoolName, std::unordered_set<PageKey>> seen;  // what `pages` holds already
   std::uint64_t returns = 0;                             // PageCopies::returns(), when it was planned
+  std::optional<unsigned> avoids;                        // a volume where a page of it could not be read
   bool is_durable = false;
   bool may_wait = false;                     // all of its operation, on a thread that may wait for the disk
   bool is_alone = false;                     // and nothing else is being written: so that thread does write it
