@@ -188,6 +188,7 @@ int fail_metadata(const Status& status) { return fail_command("larder metadata-s
 
 int serve_metadata(const ServerOptions& o) {
   StopSignals signals;  // before any thread
+  StartWatch start;
   MetricsRegistry metrics;
   auto service = open_service(o);
   if (!service.is_ok()) return fail_metadata(service.status());
@@ -205,6 +206,7 @@ int serve_metadata(const ServerOptions& o) {
   parts.reference = {process_name(), nanos_of(o.client_reservation), nanos_of(o.client_lease)};
   auto server = MetadataServer::create(parts);
   if (!server.is_ok()) return fail_metadata(server.status());
+  start.end();
   const auto stats = (*service)->stats();
   std::uint64_t stored = 0;
   if (stats.is_ok()) {

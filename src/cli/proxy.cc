@@ -29,6 +29,9 @@
 namespace larder {
 namespace {
 
+// Longer than llama-server is given for the answer to a question whether it is ready; then the folder goes in order.
+constexpr Nanos kStartGrace = std::chrono::seconds(12);
+
 using llama::caps_slots;
 using llama::control_vectors;
 using llama::key_of;
@@ -177,6 +180,7 @@ int fail_proxy(const Status& status) { return fail_command("larder proxy", statu
 
 int run_proxy(const ProxyOptions& options, ProxySettings settings) {
   StopSignals signals;  // before any thread
+  StartWatch start(kStartGrace);
   SlotFolder folder;
   if (settings.slot_directory.empty()) {
     const Status made = folder.make();
@@ -194,6 +198,7 @@ int run_proxy(const ProxyOptions& options, ProxySettings settings) {
   }
   MetricsRegistry metrics;
   auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), metrics);
+  start.end();
   if (!proxy.is_ok()) return signals.is_pending() ? 0 : fail_proxy(proxy.status());
   server.has_served();
   std::printf("larder %s proxy on %s before %s\n%s\n", std::string(kLarderVersion).c_str(), (*proxy)->url().c_str(),

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <ctime>
+#include <utility>
 
 namespace larder {
 namespace {
@@ -18,9 +19,16 @@ sigset_t end_set() {
 
 }  // namespace
 
-Interval::Interval() {
+Interval::Interval(std::function<void()> stop) {
   const sigset_t set = end_set();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  if (stop) watch_.emplace(set, Nanos{0}, std::move(stop));
+}
+
+bool Interval::is_over() const {
+  sigset_t pending;
+  if (sigpending(&pending) != 0) return false;
+  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
 }
 
 bool Interval::wait(Nanos duration) {

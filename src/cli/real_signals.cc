@@ -50,4 +50,14 @@ int StopSignals::wait() {
 
 void StopSignals::wake() { ::kill(::getpid(), SIGTERM); }
 
+StartWatch::StartWatch(Nanos grace) {
+  const sigset_t set = stop_set();
+  watch_.emplace(set, grace, [set] {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      if (sigismember(&set, signal) == 1) std::signal(signal, SIG_DFL);
+    }
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);  // the one that is pending ends the process
+  });
+}
+
 }  // namespace larder

@@ -5,6 +5,12 @@
 // Threads: made in main() before any other thread (they inherit the blocked set); wait() on one thread at a time.
 #pragma once
 
+#include <chrono>
+#include <optional>
+
+#include "base/clock.h"
+#include "cli/real_signal_watch.h"
+
 namespace larder {
 
 class StopSignals {
@@ -17,6 +23,19 @@ class StopSignals {
   int wait();
   // Makes a wait() on another thread return, as if SIGTERM had come.
   void wake();
+};
+
+// While a server starts: a disk may hang, and nothing is served yet, so that a signal ends the process by itself. To
+// stores that is a crash, which they survive. Made after StopSignals.
+class StartWatch {
+ public:
+  // grace: so long for a start that is nearly over, and for whoever looks at is_pending() and would end in order.
+  explicit StartWatch(Nanos grace = std::chrono::seconds(1));
+  // It serves: signals are for wait() from here on.
+  void end() { watch_.reset(); }
+
+ private:
+  std::optional<SignalWatch> watch_;
 };
 
 }  // namespace larder

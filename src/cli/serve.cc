@@ -92,7 +92,8 @@ std::string group_of(std::string_view name) {
 }
 
 struct CommandLine {
-  std::vector<std::pair<std::string, std::string>> given;  // name, text; in the order of the command line's parser
+  std::vector<GivenOption> given;        // in the order of the command line's parser
+  std::map<std::string, bool> switches;  // all that there are
   std::string config_path;
 };
 
@@ -103,12 +104,14 @@ void add_serve_options(CLI::App& app, CommandLine& line) {
     const std::string name(info.name);
     const std::string help(info.help);
     if (info.value.empty()) {
-      app.add_flag_callback(
-             "--" + name, [&line, name] { line.given.emplace_back(name, "true"); }, help)
-          ->group(group_of(info.name));
+      app.add_flag("--" + name, line.switches[name], help)->group(group_of(info.name));
     } else {
       app.add_option_function<std::string>(
-             "--" + name, [&line, name](const std::string& text) { line.given.emplace_back(name, text); }, help)
+             "--" + name,
+             [&line, name](const std::string& text) {
+               line.given.push_back({name, text});
+             },
+             help)
           ->type_name(std::string(info.value))
           ->group(group_of(info.name))
           ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -124,14 +127,23 @@ void add_sglang_options(CLI::App& app, CommandLine& line) {
       const std::string name(names.substr(0, names.find(", ")));
       names.remove_prefix(std::min(names.size(), name.size() + 2));
       if (option.value.empty()) {
-        app.add_flag_callback("--" + name, [&line, name] { line.given.emplace_back(name, ""); })->group("");
+        app.add_flag("--" + name, line.switches[name])->group("");
       } else {
-        app.add_option_function<std::string>(
-               "--" + name, [&line, name](const std::string& text) { line.given.emplace_back(name, text); })
+        app.add_option_function<std::string>("--" + name,
+                                             [&line, name](const std::string& text) {
+                                               line.given.push_back({name, text});
+                                             })
             ->group("")
             ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
       }
     }
+  }
+}
+
+// Those that are there, with what they are set to.
+void take_switches(const CLI::App& app, CommandLine& line) {
+  for (const auto& [name, is_on] : line.switches) {
+    if (app.count("--" + name) > 0) line.given.push_back({name, is_on ? "true" : "false"});
   }
 }
 
@@ -142,12 +154,7 @@ TraceOptions trace_options(const Options& options) {
 // The file first, then the command line, then the checks.
 Status fill_options(const CommandLine& line, Options& options) {
   if (!line.config_path.empty()) LARDER_RETURN_IF_ERROR(set_options_from_file(options, line.config_path));
-  std::string problems;  // all of them: who pastes a command has several
-  for (const auto& [name, text] : line.given) {
-    const Status status = set_option(options, name, text);
-    if (!status.is_ok()) problems += (problems.empty() ? "" : "\n  ") + status.message();
-  }
-  if (!problems.empty()) return invalid_argument(problems);
+  LARDER_RETURN_IF_ERROR(set_options(options, line.given));
   LARDER_RETURN_IF_ERROR(set_log_options({options.log_level, options.log_format}));  // before anything logs
   LARDER_RETURN_IF_ERROR(
       with_option("--api-key-file", fill_key(options.api_key, options.api_key_file, "LARDER_API_KEY")));
@@ -177,6 +184,7 @@ int fail_serve(const Status& status) { return fail_command("larder serve", statu
 
 int serve(const Options& options) {
   StopSignals signals;  // before any thread
+  StartWatch start;
   MetricsRegistry metrics;
   const auto trace = TraceRecorder::open(trace_options(options), real_file_system(), real_clock(), metrics);
   if (!trace.is_ok()) return fail_serve(trace.status());
@@ -186,6 +194,7 @@ int serve(const Options& options) {
   if (!warning.empty()) log_warning("serve", warning);
   auto api = ApiServer::create({scheduler->get(), &real_clock(), &metrics, {}, trace->get()});
   if (!api.is_ok()) return fail_serve(api.status());
+  start.end();
 
   const ModelSpec& model = (*scheduler)->model();
   std::printf("larder %s listening on %s (model %s, page %u tokens, context %u tokens)\n",
@@ -225,6 +234,7 @@ int serve_command(int argc, char** argv) {
   add_serve_options(app, line);
   add_sglang_options(app, line);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  take_switches(app, line);
   Options options;
   const Status status = fill_options(line, options);
   if (!status.is_ok()) {

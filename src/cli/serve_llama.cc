@@ -126,9 +126,11 @@ int fail(const Status& status) { return fail_command("larder serve", status); }
 
 int run_llama(const ServeSettings& settings) {
   StopSignals signals;  // before any thread
+  StartWatch start;
   MetricsRegistry metrics;
   auto service = LlamaService::create(settings, real_file_system(), metrics);
   if (!service.is_ok()) return fail(service.status());
+  start.end();
   std::printf("larder %s serve on %s\n%s\n", std::string(kLarderVersion).c_str(), (*service)->url().c_str(),
               (*service)->summary().c_str());
   std::fflush(stdout);

@@ -69,10 +69,12 @@ Result<nlohmann::json> object_of(const char* target, const Result<std::string>& 
 Result<nlohmann::json> read_info(HttpClient& client, bool& is_front) {
   if (!is_front) {
     const Result<HttpReply> reply = client.request("GET", kInfo);
-    const bool may_be_front = reply.is_ok() && (reply->status == 404 || reply->status == 401);
-    if (may_be_front) {  // a proxy passes the question on, and llama-server does not know it, or asks for its key
+    // A proxy passes the question on, and llama-server does not know it, asks for its key, loads, is down or hangs.
+    const bool may_be_front =
+        reply.is_ok() ? reply->status != 200 : reply.status().code() == StatusCode::kDeadlineExceeded;
+    if (may_be_front) {
       const Result<HttpReply> status = client.request("GET", kFrontStatus);
-      is_front = status.is_ok() && status->status != 404 && status->status != 401;
+      is_front = status.is_ok() && (status->status == 200 || status->status == 403);
     }
     if (!is_front) return object_of(kInfo, body_of(kInfo, reply));
   }
@@ -114,12 +116,13 @@ Status run_stat(const StatOptions& o) {
   LARDER_RETURN_IF_ERROR(with_option("--api-key-file", fill_key(key, o.key_file, "LARDER_API_KEY")));
   HttpClient client(*url, kTimeout, key);
   std::optional<Interval> interval;
-  if (o.watch_seconds > 0) interval.emplace();
+  if (o.watch_seconds > 0) interval.emplace([&client] { client.cancel(); });
   std::optional<StatSample> before;
   TimePoint before_at;
   bool is_front = false;
   for (;;) {
     Result<StatSample> now = take_sample(client, is_front);
+    if (interval && interval->is_over()) return Status::ok();
     if (!now.is_ok() && !before) return now.status();
     if (now.is_ok()) {
       const TimePoint now_at = real_clock().now();  // a slow server answers late

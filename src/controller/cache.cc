@@ -188,7 +188,8 @@ CacheImpl::CacheImpl(const CacheConfig& config, const CacheParts& parts)
               .copies = copies_,
               .requests = requests_,
               .starts = starts_}),
-      explainer_({*parts.model, parts.host, parts.scope, tiers_.tree(), tiers_.spaces(), tiers_.ops()}) {}
+      explainer_({*parts.model, parts.host, parts.scope, tiers_.tree(), tiers_.spaces(), tiers_.ops(),
+                  config.prefetch_threshold}) {}
 
 LowerTiers::Parts CacheImpl::tier_parts(const CacheParts& parts) {
   return {.model = *parts.model,

@@ -44,7 +44,8 @@ Explainer::Explainer(const Parts& parts)
       scope_(parts.scope),
       tree_(parts.tree),
       spaces_(parts.spaces),
-      ops_(parts.ops) {}
+      ops_(parts.ops),
+      prefetch_threshold_(parts.prefetch_threshold) {}
 
 void Explainer::add_tier_lines(Explanation& report, NodeId node, std::uint64_t pages) const {
   for (const PoolSpec& pool : model_.pools) {
@@ -161,6 +162,25 @@ void Explainer::add_presence(ExplainOp& e, const ExistsResult& found) {
   }
 }
 
+void Explainer::add_storage(ExplainOp& e) const {
+  Explanation& report = e.report;
+  const RestorePoint joint = largest_restore_point(model_, e.presence, e.pages);
+  report.has_storage_answer = true;
+  const std::uint64_t memory = report.host_restore_pages;
+  const std::uint64_t gain = joint.pages > memory ? (joint.pages - memory) * model_.page_size : 0;
+  if (gain > 0 && gain < prefetch_threshold_) {
+    report.storage_reason = "storage has " + std::to_string(gain) +
+                            " tokens more, which are too few to fetch (prefetch_threshold is " +
+                            std::to_string(prefetch_threshold_) + ")";
+    return;
+  }
+  report.storage_restore_pages = joint.pages;
+  TierMatch view;
+  view.at.pages = joint.pages;
+  view.reason = joint.reason;
+  report.storage_reason = sentence(view, e.pages, model_.page_size, "in any tier");
+}
+
 // Whoever is told may call the cache, and end what waits: this one is over.
 void Explainer::done(Op& op) {
   const std::unique_ptr<ExplainOp> over = std::move(op.explain);
@@ -171,14 +191,8 @@ void Explainer::done(Op& op) {
   report.storage_status = found ? found->status : internal_error("no answer");
   if (found && found->status.is_ok()) {
     add_presence(e, *found);
-    const RestorePoint joint = largest_restore_point(model_, e.presence, e.pages);
-    report.has_storage_answer = true;
-    report.storage_restore_pages = joint.pages;
+    add_storage(e);
     add_restore_points(report, e.presence, e.pages);
-    TierMatch view;
-    view.at.pages = joint.pages;
-    view.reason = joint.reason;
-    report.storage_reason = sentence(view, e.pages, model_.page_size, "in any tier");
   } else {
     report.storage_reason = "storage did not answer: " + report.storage_status.to_string();
   }

@@ -36,6 +36,7 @@ class Explainer {
     const RadixTree& tree;
     const SpaceTable& spaces;
     OpTable& ops;
+    std::uint32_t prefetch_threshold;  // tokens: a shorter gain is not fetched from storage
   };
   explicit Explainer(const Parts& parts);
 
@@ -52,6 +53,8 @@ class Explainer {
   void add_tier_lines(Explanation& report, NodeId node, std::uint64_t pages) const;
   void add_restore_points(Explanation& report, const std::vector<PoolPresence>& presence, std::uint64_t pages) const;
   static void add_presence(ExplainOp& e, const ExistsResult& found);
+  // What a request would get of it: a gain that is not worth a fetch is named, and left out.
+  void add_storage(ExplainOp& e) const;
 
   const ModelSpec& model_;
   const HostPools* const host_;
@@ -59,6 +62,7 @@ class Explainer {
   const RadixTree& tree_;
   const SpaceTable& spaces_;
   OpTable& ops_;
+  const std::uint32_t prefetch_threshold_;
 };
 
 }  // namespace larder

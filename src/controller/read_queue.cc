@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace larder {
 
@@ -49,6 +50,7 @@ bool ReadQueue::submit(const Fetch& f, FetchBatch& batch, bool is_waited_for) {
   ReadRequest request = read_of(f, batch);
   batch.bytes = 0;
   for (const ReadItem& item : request.items) batch.bytes += payload_bytes(item.payload);
+  const std::size_t items = request.items.size();
   auto complete = ops_.completion_for(batch.op);
   const Status submitted =
       storage_->submit_read(std::move(request), [complete](ReadResult done) { complete(std::move(done)); });
@@ -59,7 +61,8 @@ bool ReadQueue::submit(const Fetch& f, FetchBatch& batch, bool is_waited_for) {
   }
   batch.is_submitted = true;
   ++reads_;
-  if (!submitted.is_ok()) complete(ReadResult{});
+  // Each page has failed with it: requests are told why nothing came, and not that nothing is there.
+  if (!submitted.is_ok()) complete(ReadResult{std::vector<Status>(items, submitted)});
   return true;
 }
 

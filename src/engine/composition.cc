@@ -150,6 +150,7 @@ Status Composition::build_cache(const ExtraConfig& extra) {
     return with_place(backend.status(), "Failed to create storage backend (--hicache-storage-backend)");
   }
   storage = std::move(backend).value();
+  storage_options = extra.backend;
   return cache->attach_storage(*storage);
 }
 

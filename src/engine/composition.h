@@ -113,6 +113,7 @@ struct Composition {
   std::unique_ptr<DevicePools> device_pools;
   std::unique_ptr<HostPools> host_pools;     // null: no host tier
   std::unique_ptr<StoragePipeline> storage;  // null: none attached; owned by the cache thread once it runs
+  BackendOptions storage_options;            // of the storage that create() opened; const after it
   std::vector<std::shared_ptr<RetiredBackend>> retired;
   std::unique_ptr<TransferEngine> transfer;
   std::unique_ptr<KvEventPublisher> events;  // null: nobody is told of pages

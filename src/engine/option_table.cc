@@ -143,7 +143,12 @@ const std::array kTable = {
                 1 << 20},
     OptionEntry{
         {"record-trace-max-size", "SIZE", "of the trace, in bytes, or with Ki, Mi, Gi; recording ends there (1Gi)"},
-        &O::record_trace_max_size},
+        &O::record_trace_max_size,
+        0,
+        0,
+        false,
+        {},
+        true},
     OptionEntry{{"served-model-name", "NAME", "name of the model in answers (the model's id)"}, &O::served_model_name},
     OptionEntry{{"log-level", "LEVEL", "the least that the log tells (info)"}, &O::log_level, 0, 0, false, kLogLevels},
     OptionEntry{{"log-format", "FORMAT", "form of a line of the log (text)"}, &O::log_format, 0, 0, false, kLogFormats},
@@ -237,6 +242,20 @@ const OptionEntry* find_entry(std::string_view name) {
   return found == kTable.end() ? nullptr : &*found;
 }
 
+std::string plain_name(std::string_view name) {
+  std::string plain(name);
+  std::replace(plain.begin(), plain.end(), '_', '-');
+  return plain;
+}
+
+// What is meant, whichever of the two switches says it.
+std::string_view name_to_note(const OptionEntry& entry, const Options& options) {
+  constexpr std::string_view kEnable = "enable-hierarchical-cache", kDisable = "disable-hierarchical-cache";
+  const std::string_view name = entry.info.name;
+  if (name != kEnable && name != kDisable) return name;
+  return options.enable_hierarchical_cache ? kEnable : kDisable;
+}
+
 Status unknown_option(std::string_view name) {
   constexpr std::size_t kShownMax = 60;
   std::vector<std::string_view> known;
@@ -266,9 +285,13 @@ std::span<const OptionInfo> option_infos() {
 
 std::string option_words(std::string_view name) { return joined(find_entry(name)->words); }
 
+bool wants_text(std::string_view name) {
+  const OptionEntry* const entry = find_entry(plain_name(name));
+  return entry != nullptr && std::holds_alternative<std::string O::*>(entry->field) && !entry->is_size;
+}
+
 Status set_option(Options& options, std::string_view name, std::string_view text) {
-  std::string plain(name);
-  std::replace(plain.begin(), plain.end(), '_', '-');
+  const std::string plain = plain_name(name);
   const OptionEntry* const entry = find_entry(plain);
   if (entry == nullptr) {
     const SglangOption* const theirs = find_sglang_option(plain);
@@ -284,7 +307,7 @@ Status set_option(Options& options, std::string_view name, std::string_view text
         "--page-size is 0: a page has at least one token; leave the option out for the model's own");
   }
   LARDER_RETURN_IF_ERROR(std::visit(Setter{*entry, options, text}, entry->field));
-  options.given.insert(plain);
+  options.given.emplace(name_to_note(*entry, options));
   return Status::ok();
 }
 

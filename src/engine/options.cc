@@ -100,8 +100,30 @@ Status set_options_from_file(Options& options, const std::string& path, FileSyst
                                : is_also_file ? " (write the object as text, or as @file)"
                                               : " (write the object as text)"));
     }
-    const Status status = set_option(options, key, value_text(value));
+    const bool is_other = value.as<std::string>() == nullptr && wants_text(key);
+    const Status status =
+        is_other ? invalid_argument(key + ": text in quotes is expected") : set_option(options, key, value_text(value));
     if (!status.is_ok()) problems += (problems.empty() ? "" : "\n  ") + path + ": " + status.message();
+  }
+  return problems.empty() ? Status::ok() : invalid_argument(problems);
+}
+
+Status set_options(Options& options, std::span<const GivenOption> given) {
+  const auto has = [given](std::string_view name) {
+    return std::ranges::find(given, name, &GivenOption::name) != given.end();
+  };
+  if (has("api-key-file")) options.api_key.clear();
+  if (has("api-key")) options.api_key_file.clear();
+  if (has("admin-api-key-file")) options.admin_api_key.clear();
+  if (has("admin-api-key")) options.admin_api_key_file.clear();
+  if (has("enable-hierarchical-cache") || has("disable-hierarchical-cache")) {
+    options.given.erase("enable-hierarchical-cache");
+    options.given.erase("disable-hierarchical-cache");
+  }
+  std::string problems;  // all of them: who pastes a command has several
+  for (const GivenOption& one : given) {
+    const Status status = set_option(options, one.name, one.text);
+    if (!status.is_ok()) problems += (problems.empty() ? "" : "\n  ") + status.message();
   }
   return problems.empty() ? Status::ok() : invalid_argument(problems);
 }

@@ -72,7 +72,8 @@ struct Options {
   std::string log_level = "info", log_format = "text";  // --log-level, --log-format; set by whoever starts the server
   std::uint64_t seed = 1;                               // --random-seed: sampling
 
-  std::set<std::string, std::less<>> given;           // names of the options that set_option() set
+  std::set<std::string, std::less<>> given;           // names of the options that set_option() set; of
+                                                      // two switches for one thing the one that says what is meant
   std::set<std::string, std::less<>> without_effect;  // those of SGLang that change nothing here (sglang_options.h)
 };
 
@@ -93,10 +94,18 @@ struct OptionInfo {
 // an unknown name the nearest known one, and for one of SGLang's why it is not here.
 [[nodiscard]] Status set_option(Options& options, std::string_view name, std::string_view text);
 
-// Sets every option of a .json or .toml file: one flat object whose keys are option names (the storage extra
-// configuration is text there, too). kInvalidArgument names file and key. At most 1 MiB.
+// Sets every option of a .json, .toml or .yaml file: one flat object whose keys are option names (the storage extra
+// configuration is text there, too). An option of text takes text alone, but for sizes. kInvalidArgument names file and
+// key. At most 1 MiB.
 [[nodiscard]] Status set_options_from_file(Options& options, const std::string& path,
                                            FileSystem& files = real_file_system());
+
+struct GivenOption {
+  std::string name, text;  // as of set_option(), with '-' between words
+};
+// Sets the options of a source that wins over all before it, in their order: a key's file over an earlier key, a switch
+// over an earlier opposite. kInvalidArgument: all that is wrong with them, a line each.
+[[nodiscard]] Status set_options(Options& options, std::span<const GivenOption> given);
 
 // Ranges and cross-field checks; kInvalidArgument names the options and how to mend them (contradictory ones too).
 [[nodiscard]] Status validate_options(const Options& options);

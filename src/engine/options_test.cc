@@ -229,6 +229,48 @@ TEST(Options, ComeFromFilesToo) {
   EXPECT_EQ(load_model(o, files)->id, "mine");
 }
 
+// 0071 would be the key "71", and 4.10 the name "4.1".
+TEST(Options, TextOfAFileIsTextInQuotes) {
+  sim::SimFileSystem files(1);
+  Options o;
+  write_file(files, "c.yaml", "api-key: 0071\nserved_model_name: 4.10\nadmin-api-key: true\n");
+  expect_refused(set_options_from_file(o, "c.yaml", files),
+                 {"c.yaml: api-key: text in quotes is expected", "c.yaml: served_model_name: text in quotes",
+                  "c.yaml: admin-api-key: text in quotes"});
+  EXPECT_TRUE(o.given.empty());
+  write_file(files, "c.toml", "api-key = 71\n");
+  expect_refused(set_options_from_file(o, "c.toml", files), {"c.toml: api-key: text in quotes"});
+  write_file(files, "c.yaml", "api-key: '0071'\nserved-model-name: \"4.10\"\nrecord-trace-max-size: 4096\nport: 0\n");
+  ASSERT_TRUE(set_options_from_file(o, "c.yaml", files));
+  EXPECT_EQ(o.api_key, "0071");
+  EXPECT_EQ(o.served_model_name, "4.10");
+  EXPECT_EQ(o.record_trace_max_size, "4096") << "a size is a number, too";
+}
+
+TEST(Options, ALaterSourceWins) {
+  using Given = std::vector<GivenOption>;
+  Options o;
+  ASSERT_TRUE(set_options(o, Given{{"api-key", "old"}, {"admin-api-key", "old"}, {"allow-no-key", "true"}}));
+  ASSERT_TRUE(set_options(o, Given{{"disable-hierarchical-cache", "true"}}));
+  ASSERT_TRUE(set_options(o, Given{{"api-key-file", "/new"}, {"enable-hierarchical-cache", "true"}}));
+  EXPECT_EQ(o.api_key, "") << "it is in the file";
+  EXPECT_EQ(o.api_key_file, "/new");
+  EXPECT_EQ(o.admin_api_key, "old");
+  EXPECT_TRUE(o.enable_hierarchical_cache);
+  EXPECT_TRUE(validate_options(o)) << validate_options(o).to_string();
+  ASSERT_TRUE(set_options(o, Given{{"allow-no-key", "false"}, {"api-key", "newest"}, {"admin-api-key-file", "/new"}}));
+  EXPECT_FALSE(o.allow_no_key);
+  EXPECT_EQ(o.api_key, "newest");
+  EXPECT_EQ(o.api_key_file, "");
+  EXPECT_EQ(o.admin_api_key, "");
+  // One source contradicts itself, unless both of its switches mean the same.
+  ASSERT_TRUE(set_options(o, Given{{"disable-hierarchical-cache", "false"}, {"enable-hierarchical-cache", "true"}}));
+  EXPECT_TRUE(validate_options(o)) << validate_options(o).to_string();
+  ASSERT_TRUE(set_options(o, Given{{"disable-hierarchical-cache", "true"}, {"enable-hierarchical-cache", "true"}}));
+  expect_refused(validate_options(o), {"contradict"});
+  expect_refused(set_options(o, Given{{"port", "-1"}, {"prot", "1"}}), {"--port is '-1'", "\n  unknown option --prot"});
+}
+
 TEST(ExtraConfig, SplitsTheCachesOwnKeysFromTheBackends) {
   const Result<ExtraConfig> extra = parse_extra_config(
       R"({"directory": "/var/x", "max_size": 1000, "ratio": 0.5, "direct": true, "offset": -3, "prefetch_threshold": 32,
@@ -258,6 +300,7 @@ TEST(ExtraConfig, RefusalsNameTheKey) {
   expect_refused(refused(R"({"disks": ["a"]})"), {"'disks' is a list"});
   expect_refused(refused(R"({"x": null})"), {"'x' is a list, an object or null"});
   expect_refused(refused(R"({"directory": 3})"), {"'directory' is a path: text in quotes is expected"});
+  expect_refused(refused(R"({"metadata_api_key": 71})"), {"'metadata_api_key': text in quotes is expected"});
   expect_refused(refused(R"({"prefetch_threshold": "a"})"), {"prefetch_threshold must be int, got text"});
   expect_refused(refused(R"({"prefetch_threshold": 1.5})"), {"prefetch_threshold must be int"});
   expect_refused(refused(R"({"prefetch_timeout_base": "a"})"), {"prefetch_timeout_base must be number"});

@@ -36,16 +36,21 @@ RequestLoop::RequestLoop(const LoopLimits& limits, const LoopParts& parts) : lim
 void RequestLoop::add(std::unique_ptr<Sequence> sequence) { line_.add(std::move(sequence)); }
 
 void RequestLoop::cancel(Scheduler::Ticket ticket) {
-  const Status status = cancelled("the client ended the request");
+  leave(ticket, FinishReason::kAbort, cancelled("the client ended the request"));
+}
+
+void RequestLoop::finish(Scheduler::Ticket ticket) { leave(ticket, FinishReason::kStop, Status::ok()); }
+
+void RequestLoop::leave(Scheduler::Ticket ticket, FinishReason reason, const Status& status) {
   if (const std::unique_ptr<Sequence> waiting = line_.take(ticket)) {
-    end(*waiting, FinishReason::kAbort, status, false);
+    end(*waiting, reason, status, false);
     return;
   }
   const auto at = std::find_if(running_.begin(), running_.end(),
                                [&](const std::unique_ptr<Sequence>& s) { return s->ticket == ticket; });
   if (at == running_.end()) return;
   // What it has computed is right, and a client that comes back will ask for the same prefix.
-  end(**at, FinishReason::kAbort, status, true);
+  end(**at, reason, status, true);
   over_.push_back(at->get());
   sweep();
 }
@@ -165,12 +170,7 @@ StartAnswer RequestLoop::try_start(Sequence& sequence) {
   sequence.computed = parts_.cache->computed_tokens(*sequence.id);
   if (sequence.start_order == 0) {
     sequence.queue_seconds = seconds(parts_.clock->now() - sequence.submitted);
-    totals_.prompt_tokens += sequence.prompt;
-    totals_.cached.prompt += started->prompt;
-    totals_.cached.device += started->device;
-    totals_.cached.host += started->host;
-    totals_.cached.storage += started->storage;
-    if (parts_.metrics != nullptr) parts_.metrics->started(*started, sequence.queue_seconds);
+    if (parts_.metrics != nullptr) parts_.metrics->started(sequence.queue_seconds);
   }
   sequence.start_order = next_start_++;
   return StartAnswer::kStarted;
@@ -278,6 +278,7 @@ void RequestLoop::apply(Share& share, const StepResult& result) {
     restart(s, result.status);
     return;
   }
+  if (!s.is_counted) count_prompt(s);
   assert(s.id);
   s.computed += share.chunk;
   const Status completed =
@@ -295,6 +296,17 @@ void RequestLoop::apply(Share& share, const StepResult& result) {
     return;
   }
   sample(s, result);
+}
+
+// Now that what was loaded is there: a start whose load failed has reused nothing.
+void RequestLoop::count_prompt(Sequence& s) {
+  s.is_counted = true;
+  totals_.prompt_tokens += s.prompt;
+  totals_.cached.prompt += s.cached.prompt;
+  totals_.cached.device += s.cached.device;
+  totals_.cached.host += s.cached.host;
+  totals_.cached.storage += s.cached.storage;
+  if (parts_.metrics != nullptr) parts_.metrics->computes(s.cached);
 }
 
 void RequestLoop::sample(Sequence& s, const StepResult& result) {
@@ -320,9 +332,7 @@ void RequestLoop::sample(Sequence& s, const StepResult& result) {
     over_.push_back(&s);
     return;
   }
-  GenerateUpdate update;
-  update.new_tokens = {token};
-  send(s, std::move(update));
+  send(s, GenerateUpdate{});
 }
 
 // A load-back that failed costs a recomputation; an engine that refuses the sequence, or fails it again and again, ends
@@ -400,7 +410,6 @@ void RequestLoop::end(Sequence& s, FinishReason reason, Status status, bool keep
 void RequestLoop::tell_end(Sequence& s, FinishReason reason, Status status) {
   const bool is_failed = !status.is_ok();
   GenerateUpdate update;
-  if (!is_failed && s.completion() > 0) update.new_tokens = {s.tokens.back()};
   update.finish = reason;
   update.status = std::move(status);
   s.is_over = true;
@@ -409,6 +418,8 @@ void RequestLoop::tell_end(Sequence& s, FinishReason reason, Status status) {
 }
 
 void RequestLoop::send(Sequence& s, GenerateUpdate update) {
+  update.new_tokens.assign(s.tokens.begin() + static_cast<std::ptrdiff_t>(s.prompt + s.told), s.tokens.end());
+  s.told = s.completion();
   update.cached = s.cached;
   update.completion_tokens = s.completion();
   update.ttft_seconds = s.ttft_seconds;

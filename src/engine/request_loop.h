@@ -58,6 +58,8 @@ class RequestLoop {
   void add(std::unique_ptr<Sequence> sequence);
   // The request's last update says kAbort. Unknown tickets (already over) are ignored.
   void cancel(Scheduler::Ticket ticket);
+  // As cancel(), of a request whose client has all that it wants: the last update says kStop, and ok.
+  void finish(Scheduler::Ticket ticket);
   // Every request ends with `status`.
   void abort_all(const Status& status);
   // The same after an exception out of this class: calls neither cache nor engine. Nothing else may be called after it.
@@ -70,6 +72,8 @@ class RequestLoop {
   [[nodiscard]] std::size_t running() const { return running_.size(); }
   [[nodiscard]] std::size_t waiting() const { return line_.size(); }
   struct Totals {  // since the start
+    // prompt_tokens, cached: of requests whose first step has succeeded. Before that a load may fail, and the request
+    // start again with less.
     std::uint64_t prompt_tokens = 0, completion_tokens = 0;
     CachedTokens cached;
     std::uint64_t steps = 0, restarts = 0, stalls = 0, retracts = 0;
@@ -86,6 +90,7 @@ class RequestLoop {
   };
   enum class Prepared : std::uint8_t { kYes, kSkipped, kFailed };
 
+  void leave(Scheduler::Ticket ticket, FinishReason reason, const Status& status);
   void begin_waiting();
   [[nodiscard]] Status begin(Sequence& sequence);
   bool admit();
@@ -97,6 +102,7 @@ class RequestLoop {
   [[nodiscard]] bool retract(Sequence& sequence);
   bool step();
   void apply(Share& share, const StepResult& result);
+  void count_prompt(Sequence& sequence);
   void sample(Sequence& sequence, const StepResult& result);
   void restart(Sequence& sequence, const Status& why);
   bool relieve_stall();
@@ -104,6 +110,7 @@ class RequestLoop {
   // The request is over: tells it, and forgets it in the cache. `keep`: what it computed stays cached.
   void end(Sequence& sequence, FinishReason reason, Status status, bool keep);
   void tell_end(Sequence& sequence, FinishReason reason, Status status);
+  // With the tokens that no update has brought yet.
   void send(Sequence& sequence, GenerateUpdate update);
   // Drops the sequences of running_ that ended or go back to the line.
   void sweep();

@@ -46,6 +46,7 @@ class FakeCache final : public Cache {
   std::function<Status(const Entry&)> on_start, on_prepare;  // the same
   std::function<void(const Entry&)> on_complete, on_abort;   // may throw
   std::uint64_t cached = 0;                                  // tokens that a start finds, at most prompt - 1
+  MissReason miss = MissReason::kNone;                       // of a start
   std::size_t operations = 0;
   std::uint64_t pages = 0;               // of one token each; 0: as many as anybody wants
   std::vector<std::uint64_t> retracted;  // ids
@@ -73,6 +74,7 @@ class FakeCache final : public Cache {
     e.phase = RequestPhase::kRunning;
     CachedTokens out;
     out.prompt = e.prompt.size();
+    out.miss.reason = miss;
     out.host = e.computed = std::min<std::uint64_t>(cached, e.prompt.size() - 1);
     memory_[id.v].assign(e.prompt.begin(), e.prompt.begin() + static_cast<std::ptrdiff_t>(e.computed));
     if (roll(gate_failure_chance)) {
@@ -216,7 +218,10 @@ class RequestLoopTest : public ::testing::Test {
     heard_.clear();
     cache_ = std::make_unique<FakeCache>(memory_, seed);
     engine_ = std::make_unique<FakeEngine>(memory_);
-    loop_ = std::make_unique<RequestLoop>(limits, LoopParts{cache_.get(), engine_.get(), &model_, &clock_, nullptr});
+    numbers_ = std::make_unique<MetricsRegistry>();
+    metrics_ = std::make_unique<RequestMetrics>(*numbers_, "m");
+    loop_ =
+        std::make_unique<RequestLoop>(limits, LoopParts{cache_.get(), engine_.get(), &model_, &clock_, metrics_.get()});
   }
   // Returns the ticket; its updates are collected in heard_.
   Scheduler::Ticket add(std::vector<TokenId> prompt, std::uint64_t max_new, std::int32_t priority = 0) {
@@ -253,6 +258,8 @@ class RequestLoopTest : public ::testing::Test {
   std::map<Scheduler::Ticket, Heard> heard_;
   std::unique_ptr<FakeCache> cache_;
   std::unique_ptr<FakeEngine> engine_;
+  std::unique_ptr<MetricsRegistry> numbers_;
+  std::unique_ptr<RequestMetrics> metrics_;
   std::unique_ptr<RequestLoop> loop_;
 };
 
@@ -459,6 +466,28 @@ TEST_F(RequestLoopTest, StallWaitsForWhatIsInFlightAndThenFailsTheYoungest) {
   EXPECT_TRUE(heard_[2].last.status.is_ok());
 }
 
+TEST_F(RequestLoopTest, AStartWhoseLoadFailedIsCountedAsWhatItCameTo) {
+  make({.running = 1, .chunk_tokens = 64});
+  cache_->cached = 50;
+  cache_->gate_failure_chance = 100;
+  Rng rng(3);
+  (void)add(prompt_of(rng, 60), 3);
+  (void)loop_->turn();
+  EXPECT_EQ(cache_->restarts, 1u);
+  cache_->cached = cache_->gate_failure_chance = 0;
+  cache_->miss = MissReason::kLoadFailed;
+  run_until_over(20);
+  EXPECT_EQ(loop_->totals().prompt_tokens, 60u);
+  EXPECT_EQ(loop_->totals().cached.cached(), 0u);
+  for (const char* line :
+       {"sglang:cached_tokens_total{cache_source=\"host\",model_name=\"m\"} 0\n",
+        "sglang:prompt_tokens_total{model_name=\"m\"} 60\n", "sglang:queue_time_seconds_count{model_name=\"m\"} 1\n",
+        "larder_misses_total{model_name=\"m\",reason=\"load_failed\"} 1\n",
+        "larder_missed_tokens_total{model_name=\"m\",reason=\"load_failed\"} 60\n"}) {
+    EXPECT_NE(numbers_->render().find(line), std::string::npos) << line << numbers_->render();
+  }
+}
+
 TEST_F(RequestLoopTest, CallbackThatThrowsHarmsNobodyElse) {
   make({.running = 4, .chunk_tokens = 64});
   Rng rng(3);
@@ -487,10 +516,14 @@ TEST_F(RequestLoopTest, CancelAndAbortAllEndInAnyPhase) {
   EXPECT_EQ(heard_[3].last.status.code(), StatusCode::kCancelled);
   (void)loop_->turn();
   EXPECT_EQ(loop_->running(), 1u);
+  loop_->finish(2);
+  EXPECT_EQ(heard_[2].last.finish, FinishReason::kStop);
+  EXPECT_TRUE(heard_[2].last.status.is_ok());
+  (void)loop_->turn();
   loop_->abort_all(cancelled("shutting down"));
   for (const auto& [ticket, h] : heard_) EXPECT_EQ(h.ends, 1u) << ticket;
   EXPECT_TRUE(cache_->entries.empty());
-  EXPECT_EQ(cache_->finished, 2u);  // the two that ran keep what they computed
+  EXPECT_EQ(cache_->finished, 3u);  // those that ran keep what they computed
   EXPECT_FALSE(loop_->turn());
 }
 

@@ -29,7 +29,8 @@ Labels RequestMetrics::with(std::string_view name, std::string_view value) const
 RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name)
     : metrics_(m),
       labels_{{"model_name", model_name}},
-      prompt_tokens_(m.counter("sglang:prompt_tokens_total", "Prompt tokens of started requests", labels_)),
+      prompt_tokens_(
+          m.counter("sglang:prompt_tokens_total", "Prompt tokens of requests that have computed a step", labels_)),
       generation_tokens_(m.counter("sglang:generation_tokens_total", "Tokens sampled", labels_)),
       requests_(m.counter("sglang:num_requests_total", "Requests that ended", labels_)),
       aborted_(m.counter("sglang:num_aborted_requests_total", "Requests that failed or were cancelled", labels_)),
@@ -93,7 +94,9 @@ void RequestMetrics::set_storage(const std::string& backend) {
                                       with("cache_source", "storage_" + storage_class_name(backend)));
 }
 
-void RequestMetrics::started(const CachedTokens& cached, double queue_seconds) {
+void RequestMetrics::started(double queue_seconds) { queue_time_.observe(queue_seconds); }
+
+void RequestMetrics::computes(const CachedTokens& cached) {
   prompt_tokens_.increment(cached.prompt);
   cached_device_.increment(cached.device);
   cached_host_.increment(cached.host);
@@ -110,7 +113,6 @@ void RequestMetrics::started(const CachedTokens& cached, double queue_seconds) {
       .increment();
   metrics_.counter("larder_missed_tokens_total", "Prompt tokens that were computed, by the same reason", miss)
       .increment(cached.prompt - std::min(cached.prompt, cached.cached()));
-  queue_time_.observe(queue_seconds);
 }
 
 void RequestMetrics::token(bool is_first, double gap_seconds) {

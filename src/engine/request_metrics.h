@@ -24,7 +24,10 @@ class RequestMetrics {
 
   // The backend that cached tokens of storage are counted for ("file"), under its class name; "": none is attached.
   void set_storage(const std::string& backend);
-  void started(const CachedTokens& cached, double queue_seconds);
+  // Once for each request: it has left the queue.
+  void started(double queue_seconds);
+  // Once for each request: its first step has succeeded, with `cached` loaded.
+  void computes(const CachedTokens& cached);
   // gap_seconds: since the submit for the first token, since the token before for the rest.
   void token(bool is_first, double gap_seconds);
   void ended(bool is_failed, double total_seconds);

@@ -57,6 +57,7 @@ SchedulerImpl::SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr
           LoopLimits{parts_->options.max_running_requests, parts_->options.chunked_prefill_size, parts_->options.seed},
           LoopParts{parts_->cache.get(), engine_.get(), &parts_->model, &clock_, &metrics_}),
       extra_config_(parts_->options.hicache_storage_backend_extra_config),
+      storage_options_(parts_->storage_options),
       prefetch_policy_(parts_->config.prefetch_policy),
       write_policy_(parts_->config.write_policy),
       next_publish_(clock.now()) {
@@ -137,11 +138,14 @@ Result<Scheduler::Ticket> SchedulerImpl::submit(GenerateRequest request, Update 
   return ticket;
 }
 
-void SchedulerImpl::cancel(Ticket ticket) {
+void SchedulerImpl::cancel(Ticket ticket) { leave({ticket, false}); }
+void SchedulerImpl::finish(Ticket ticket) { leave({ticket, true}); }
+
+void SchedulerImpl::leave(Leaving one) {
   {
     LockGuard guard(mutex_);
     if (is_stopping_) return;
-    cancelled_.push_back(ticket);
+    leaving_.push_back(one);
   }
   parts_->cache->wake();
 }
@@ -193,17 +197,23 @@ void SchedulerImpl::run() {
 
 bool SchedulerImpl::take_mail() {
   std::vector<std::unique_ptr<Sequence>> submitted;
-  std::vector<Ticket> ended;
+  std::vector<Leaving> leaving;
   {
     LockGuard guard(mutex_);
     if (is_stopping_) return false;
     submitted.swap(submitted_);
-    ended.swap(cancelled_);
+    leaving.swap(leaving_);
     taken_.swap(commands_);
     waiting_ = loop_.waiting() + submitted.size();
   }
   for (std::unique_ptr<Sequence>& sequence : submitted) loop_.add(std::move(sequence));
-  for (const Ticket ticket : ended) loop_.cancel(ticket);
+  for (const Leaving& one : leaving) {
+    if (one.is_finished) {
+      loop_.finish(one.ticket);
+    } else {
+      loop_.cancel(one.ticket);
+    }
+  }
   for (const Command& command : taken_) command();
   taken_.clear();
   return true;

@@ -3,8 +3,8 @@
 //
 // Purpose: the request loop. One thread owns cache, pools and engine: it admits requests (prefetching ones wait aside,
 // woken by the cache), builds steps, samples, streams tokens.
-// Threads: submit, cancel and the admin calls from any thread; callbacks run on the scheduler thread and must not
-// block. Limits: max_queued_requests waiting, max_running_requests running; more: kOverloaded.
+// Threads: submit, cancel, finish and the admin calls from any thread; callbacks run on the scheduler thread and must
+// not block. Limits: max_queued_requests waiting, max_running_requests running; more: kOverloaded.
 #pragma once
 
 #include <atomic>
@@ -95,6 +95,7 @@ struct AttachRequest {
 struct PreparedStorage {
   AttachRequest request;
   std::unique_ptr<StoragePipeline> backend;
+  BackendOptions options;  // of `backend`, as request.extra_config said when it was opened: an @file may change
 };
 
 class Scheduler {
@@ -114,6 +115,9 @@ class Scheduler {
   // kOverloaded: full. kInternal: health().
   [[nodiscard]] virtual Result<Ticket> submit(GenerateRequest request, Update update) = 0;
   virtual void cancel(Ticket ticket) = 0;
+  // Its caller has all that it wants, a stop string for instance: the request ends well, with kStop, where cancel() is
+  // a request that was aborted. Both: nothing, if it has ended. Updates may come until its last one has.
+  virtual void finish(Ticket ticket) = 0;
 
   // Drops device and host content; waits until no request runs or `limit` is over (kDeadlineExceeded: nothing done).
   [[nodiscard]] virtual Status flush(Nanos limit) = 0;

@@ -80,15 +80,25 @@ Status check_attach(const CacheConfig& config, const AttachRequest& request, con
       "start (--hicache-storage-backend-extra-config), or leave them out");
 }
 
+// The extra configuration, after every check that needs no backend.
+Result<ExtraConfig> parse_attach(const Composition& parts, const AttachRequest& request) {
+  if (parts.host_pools == nullptr) return invalid_argument("Hierarchical cache is not enabled.");
+  Result<ExtraConfig> extra =
+      parse_extra_config(extra_config_source(request.backend, request.extra_config), *parts.files);
+  if (!extra.is_ok()) {
+    return invalid_argument("Failed to parse storage_backend_extra_config_json '" + request.extra_config +
+                            "': " + extra.status().message());
+  }
+  LARDER_RETURN_IF_ERROR(check_attach(parts.config, request, *extra));
+  LARDER_RETURN_IF_ERROR(check_library(parts.options, *extra, *parts.files));
+  return extra;
+}
+
 }  // namespace
 
 Status SchedulerImpl::call_status(std::function<void(Promise<Done>)> ask, Nanos limit) {
   Result<Done> answer = call<Done>(std::move(ask), limit);
   return answer.is_ok() ? std::move(answer).value().status : answer.status();
-}
-
-bool SchedulerImpl::is_idle() const {
-  return loop_.running() == 0 && loop_.waiting() == 0 && parts_->cache->operations_in_flight() == 0;
 }
 
 Status SchedulerImpl::flush(Nanos limit) {
@@ -98,7 +108,9 @@ Status SchedulerImpl::flush(Nanos limit) {
         if (is_flushing_) return promise->set_value({conflict("Another flush_cache is already in progress.")});
         is_flushing_ = true;
         const auto try_now = [this, promise] {
-          if (!is_idle()) return false;
+          const bool is_idle =
+              loop_.running() == 0 && loop_.waiting() == 0 && parts_->cache->operations_in_flight() == 0;
+          if (!is_idle) return false;
           (void)parts_->cache->flush();
           is_flushing_ = false;
           log_info("engine/cache", "flushed: device and host are empty");
@@ -221,17 +233,17 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
   if (now.backend == request.backend && !request.replace && parts_->host_pools != nullptr) {
     // As the reference: the same backend again changes the policies only.
-    const Result<ExtraConfig> extra = parse_attach(request);
+    const Result<ExtraConfig> extra = parse_attach(*parts_, request);
     if (!extra.is_ok()) return extra.status();
-    const Result<ExtraConfig> attached =
-        parse_extra_config(extra_config_source(now.backend, now.extra_config), *parts_->files);
-    if (!request.extra_config.empty() && attached.is_ok() && extra->backend != attached->backend) {
-      return conflict("HiCache storage backend '" + now.backend +
-                      "' is attached already, with another extra configuration. To move it or to change its size, give "
-                      "\"hicache_storage_replace\": true; to change policies only, leave the extra configuration out.");
-    }
     return call_status(
-        [this, request](const Promise<Done>& promise) {
+        [this, request, asked = extra->backend](const Promise<Done>& promise) {
+          if (!request.extra_config.empty() && asked != storage_options_) {
+            return promise->set_value({conflict(
+                "HiCache storage backend '" + request.backend +
+                "' is attached already, with another extra configuration. To change its size, detach it, then attach "
+                "it with the new one; to move it, give \"hicache_storage_replace\": true; to change policies only, "
+                "leave the extra configuration out.")});
+          }
           set_policies(request);
           promise->set_value({});
         },
@@ -253,30 +265,16 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
   return Status::ok();
 }
 
-// The extra configuration, after every check that needs no backend.
-Result<ExtraConfig> SchedulerImpl::parse_attach(const AttachRequest& request) const {
-  if (parts_->host_pools == nullptr) return invalid_argument("Hierarchical cache is not enabled.");
-  Result<ExtraConfig> extra =
-      parse_extra_config(extra_config_source(request.backend, request.extra_config), *parts_->files);
-  if (!extra.is_ok()) {
-    return invalid_argument("Failed to parse storage_backend_extra_config_json '" + request.extra_config +
-                            "': " + extra.status().message());
-  }
-  LARDER_RETURN_IF_ERROR(check_attach(parts_->config, request, *extra));
-  LARDER_RETURN_IF_ERROR(check_library(parts_->options, *extra, *parts_->files));
-  return extra;
-}
-
 // On the caller's thread and not on the loop's: opening a large store takes seconds.
 Result<PreparedStorage> SchedulerImpl::prepare_storage(const AttachRequest& request, Nanos limit) {
-  const Result<ExtraConfig> extra = parse_attach(request);
+  const Result<ExtraConfig> extra = parse_attach(*parts_, request);
   if (!extra.is_ok()) return extra.status();
   const auto failed = [&](const Status& why) {
     return Status(why.code(), "Failed to attach storage backend '" + request.backend + "': " + why.message());
   };
   Result<std::unique_ptr<StoragePipeline>> made = parts_->make_backend(request.backend, extra->backend);
   if (!made.is_ok()) return failed(made.status());
-  PreparedStorage prepared{request, std::move(made).value()};
+  PreparedStorage prepared{request, std::move(made).value(), extra->backend};
   if (!request.probe) return prepared;
   std::uint64_t seed = 0;  // others may probe the same store at the same moment
   if (::RAND_bytes(reinterpret_cast<unsigned char*>(&seed), sizeof seed) != 1) {
@@ -361,6 +359,7 @@ Result<PreparedStorage> SchedulerImpl::switch_now(PreparedStorage& next) {
   PreparedStorage previous;
   previous.request.backend = parts_->storage ? parts_->storage->info().name : "";
   previous.request.extra_config = extra_config_;
+  previous.options = storage_options_;
   previous.request.prefetch_policy = prefetch_policy_name(prefetch_policy_);
   previous.request.write_policy = write_policy_name(write_policy_);
   previous.request.replace = true;
@@ -374,6 +373,7 @@ Result<PreparedStorage> SchedulerImpl::switch_now(PreparedStorage& next) {
   }
   previous.backend = std::exchange(parts_->storage, std::move(next.backend));
   extra_config_ = next.request.extra_config;
+  storage_options_ = std::move(next.options);
   metrics_.set_storage(next.request.backend);
   set_policies(next.request);  // last: an attach that fails changes nothing
   return previous;
@@ -399,7 +399,7 @@ void SchedulerImpl::set_policies(const AttachRequest& request) {
 }
 
 Status SchedulerImpl::detach_storage(Nanos limit) {
-  using Owned = std::shared_ptr<std::unique_ptr<StorageBackend>>;
+  using Owned = std::shared_ptr<std::unique_ptr<StoragePipeline>>;
   const TimePoint deadline = clock_.now() + limit;
   const auto has_left = std::make_shared<std::atomic<bool>>(false);  // the caller
   Result<Owned> detached = call<Owned>(
@@ -415,10 +415,13 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
             promise->set_value(nullptr);
             return true;
           }
-          if (!parts_->cache->storage_idle()) return false;
+          const bool is_clearing = std::any_of(clears_.begin(), clears_.end(), [this](const Clear& clear) {
+            return clear.storage == parts_->storage.get() && !clear.has_ended->load(std::memory_order_acquire);
+          });
+          if (is_clearing || !parts_->cache->storage_idle()) return false;
           is_detaching_ = false;
           if (has_left->load()) parts_->retire(std::move(parts_->storage));
-          promise->set_value(std::make_shared<std::unique_ptr<StorageBackend>>(std::move(parts_->storage)));
+          promise->set_value(std::make_shared<std::unique_ptr<StoragePipeline>>(std::move(parts_->storage)));
           return true;
         };
         const auto expire = [this, promise] {  // right after a try_now that found it under way
@@ -431,8 +434,15 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
       },
       limit);
   has_left->store(!detached.is_ok());
-  if (detached.is_ok()) log_info("engine/storage", "detached");
-  return detached.status();  // what was detached closes here, on the caller's thread
+  if (!detached.is_ok()) return detached.status();
+  log_info("engine/storage", "detached");
+  if (*detached == nullptr || **detached == nullptr) return Status::ok();
+  // Here, on the caller's thread, so that who detaches finds the store closed; but not for ever.
+  PreparedStorage last;
+  last.backend = std::move(**detached);
+  (void)last.backend->close(std::max(deadline - clock_.now(), kDrainLimit));
+  retire_storage(std::move(last));
+  return Status::ok();
 }
 
 // Whatever the clear says, and whenever: what was stored may be gone, and what was written meanwhile, too.
@@ -448,7 +458,7 @@ Status SchedulerImpl::clear_storage(Nanos limit) {
           promise->set_value({std::move(status)});
         });
         if (!submitted.is_ok()) return promise->set_value({submitted});
-        clears_.push_back(std::move(has_ended));
+        clears_.push_back({parts_->storage.get(), std::move(has_ended)});
       },
       limit);
   if (cleared.is_ok()) log_info("engine/storage", "cleared: every page of this model is gone");
@@ -464,8 +474,13 @@ Status SchedulerImpl::clear_storage(Nanos limit) {
 }
 
 void SchedulerImpl::end_clears() {
-  const auto has_ended = [](const auto& clear) { return clear->load(std::memory_order_acquire); };
-  if (std::erase_if(clears_, has_ended) > 0) parts_->cache->storage_cleared();
+  bool was_cleared = false;  // what is attached now; the late clear of another says nothing of it
+  std::erase_if(clears_, [&](const Clear& clear) {
+    if (!clear.has_ended->load(std::memory_order_acquire)) return false;
+    was_cleared = was_cleared || clear.storage == parts_->storage.get();
+    return true;
+  });
+  if (was_cleared) parts_->cache->storage_cleared();
 }
 
 }  // namespace larder

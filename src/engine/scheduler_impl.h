@@ -6,7 +6,7 @@
 // Picture: everything that another thread wants goes through one mailbox; the loop empties it between two turns.
 //
 //   submit ──► submitted_ ─┐
-//   cancel ──► cancelled_ ─┼──► take_mail() ──► loop_.turn() ──► waiters ──► cache.poll(wait)
+//   cancel ──► leaving_   ─┼──► take_mail() ──► loop_.turn() ──► waiters ──► cache.poll(wait)
 //   admin  ──► commands_  ─┘
 //
 // A command answers through a promise. When the loop ends, commands that it did not run are dropped: their callers get
@@ -46,6 +46,7 @@ class SchedulerImpl final : public Scheduler {
 
   [[nodiscard]] Result<Ticket> submit(GenerateRequest request, Update update) override;
   void cancel(Ticket ticket) override;
+  void finish(Ticket ticket) override;
   [[nodiscard]] Status flush(Nanos limit) override;
   [[nodiscard]] Status quiesce(Nanos limit) override;
   [[nodiscard]] Status attach_storage(const AttachRequest& request, Nanos limit) override;
@@ -63,6 +64,10 @@ class SchedulerImpl final : public Scheduler {
 
  private:
   using Command = std::function<void()>;
+  struct Leaving {
+    Ticket ticket = 0;
+    bool is_finished = false;  // else cancelled
+  };
   enum class CommandKind : std::uint8_t { kLooks, kChanges };
   // The loop may be in the middle of a long step when a limit ends: its answer is worth a little more time.
   static constexpr Nanos kAnswerGrace = std::chrono::seconds(5), kLongestWait = std::chrono::hours(24);
@@ -74,13 +79,17 @@ class SchedulerImpl final : public Scheduler {
   struct Done {
     Status status;
   };
+  struct Clear {
+    const StorageBackend* storage = nullptr;  // which it empties: to be compared, it may be gone
+    std::shared_ptr<std::atomic<bool>> has_ended;
+  };
   template <class T>
   using Promise = std::shared_ptr<std::promise<T>>;  // shared: std::function wants copies
 
   [[nodiscard]] Status check_request(const GenerateRequest& request) const;
   [[nodiscard]] Status check_prompt(const std::vector<TokenId>& tokens, std::uint64_t max_new_tokens) const;
-  [[nodiscard]] Result<ExtraConfig> parse_attach(const AttachRequest& request) const;
   [[nodiscard]] Status post(Command command) LARDER_EXCLUDES(mutex_);
+  void leave(Leaving one) LARDER_EXCLUDES(mutex_);
   // Why nothing is taken any more.
   [[nodiscard]] Status why_stopped() const LARDER_REQUIRES(mutex_);
   // Runs `ask` on the loop thread and waits for what it sets; kCancelled, kOverloaded, kDeadlineExceeded, kInternal
@@ -101,7 +110,6 @@ class SchedulerImpl final : public Scheduler {
   void shut_down();
   void fail() noexcept LARDER_EXCLUDES(mutex_);  // in a catch block
   [[nodiscard]] SchedulerStats snapshot();
-  [[nodiscard]] bool is_idle() const;
   [[nodiscard]] StorageView view_storage() const;  // the loop's thread
   [[nodiscard]] Result<StorageView> look_at_storage(Nanos limit);
   [[nodiscard]] Result<PreparedStorage> switch_now(PreparedStorage& next);
@@ -118,11 +126,12 @@ class SchedulerImpl final : public Scheduler {
   RequestLoop loop_;
   std::vector<Command> taken_;  // being run; here, so that they outlive an exception until fail() has said why
   std::vector<Waiter> waiters_;
-  std::vector<std::shared_ptr<std::atomic<bool>>> clears_;  // of storage, under way; true: ended
+  std::vector<Clear> clears_;  // under way, or ended and not seen yet; of storage that has left, too
   bool is_flushing_ = false;
-  bool is_detaching_ = false;   // of parts_->storage, which nobody replaces meanwhile
-  std::uint64_t detaches_ = 0;  // begun; which one a waiter waits for
-  std::string extra_config_;    // of the attached backend
+  bool is_detaching_ = false;       // of parts_->storage, which nobody replaces meanwhile
+  std::uint64_t detaches_ = 0;      // begun; which one a waiter waits for
+  std::string extra_config_;        // of the attached backend, as it was given
+  BackendOptions storage_options_;  // ... and what it said then
   PrefetchPolicy prefetch_policy_;
   WritePolicy write_policy_;
   TimePoint next_publish_;
@@ -130,7 +139,7 @@ class SchedulerImpl final : public Scheduler {
 
   mutable RankedMutex mutex_{LockRank::kEngine};
   std::vector<std::unique_ptr<Sequence>> submitted_ LARDER_GUARDED_BY(mutex_);
-  std::vector<Ticket> cancelled_ LARDER_GUARDED_BY(mutex_);
+  std::vector<Leaving> leaving_ LARDER_GUARDED_BY(mutex_);
   std::vector<Command> commands_ LARDER_GUARDED_BY(mutex_);
   std::size_t waiting_ LARDER_GUARDED_BY(mutex_) = 0;  // in the loop's line, as of its last look at the mailbox
   Ticket next_ticket_ LARDER_GUARDED_BY(mutex_) = 1;

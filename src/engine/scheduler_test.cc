@@ -326,6 +326,35 @@ TEST_F(SchedulerTest, StorageIsAttachedAndDetachedWhileItRuns) {
   EXPECT_FALSE(scheduler_->stats().storage.has_value());
 }
 
+// What the file said when it was attached counts, not what it says now.
+TEST_F(SchedulerTest, AnEditedFileIsAnotherConfiguration) {
+  const auto write = [&](const std::string& text) {
+    auto file = files_.open("/store.json", {.write = true, .create = true, .truncate = true});
+    ASSERT_TRUE(file.is_ok() && write_fully(**file, std::as_bytes(std::span(text)), 0).is_ok());
+  };
+  AttachRequest attach{"memory", "@/store.json", "", ""};
+  for (const bool is_given_at_start : {true, false}) {
+    SCOPED_TRACE(is_given_at_start);
+    write(R"({"max_size": "1G"})");
+    Options options = small_options("gdn-tiny");
+    if (is_given_at_start) {
+      options.hicache_storage_backend = attach.backend;
+      options.hicache_storage_backend_extra_config = attach.extra_config;
+    }
+    start(options);
+    EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit)) << "the same again";
+    EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit));
+    write(R"({"max_size": "2G"})");
+    const Status edited = scheduler_->attach_storage(attach, kLimit);
+    EXPECT_EQ(edited.code(), StatusCode::kConflict);
+    EXPECT_NE(edited.message().find("attached already, with another extra configuration"), std::string::npos);
+    attach.replace = true;
+    EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit));
+    attach.replace = false;
+    EXPECT_TRUE(scheduler_->attach_storage(attach, kLimit)) << "it is as attached now";
+  }
+}
+
 // A device that holds two requests at a time, storage that comes and goes, clients that hang up: nobody hangs, and who
 // is answered is answered right.
 TEST_F(SchedulerTest, TroubleOfEveryKindChangesNoAnswer) {
@@ -468,6 +497,22 @@ TEST_F(SchedulerTest, CancelFlushAndShutdownEndEveryRequestOnce) {
 }
 
 // A loop that has ended by an exception must not look like one that is busy.
+TEST_F(SchedulerTest, WhoHasAllThatItWantsIsNotAborted) {
+  start(small_options("gqa-tiny"));
+  Collector collector;
+  const auto ticket = scheduler_->submit(request_of(random_prompt(1, 100), 3000), collector.update());
+  ASSERT_TRUE(ticket.is_ok()) << ticket.status().to_string();
+  scheduler_->finish(*ticket);
+  const Answer answer = collector.wait();
+  EXPECT_EQ(answer.last.finish, FinishReason::kStop);
+  EXPECT_TRUE(answer.last.status.is_ok()) << answer.last.status.to_string();
+  EXPECT_EQ(answer.last.completion_tokens, answer.tokens.size());
+  EXPECT_LT(answer.tokens.size(), 3000u);
+  scheduler_->finish(*ticket);  // has ended
+  scheduler_->finish(12345);
+  ASSERT_TRUE(scheduler_->flush(kLimit));
+}
+
 TEST_F(SchedulerTest, AnExceptionEndsEveryRequestAndIsReported) {
   std::atomic<bool> is_broken = false;
   Options options = small_options("gqa-tiny");

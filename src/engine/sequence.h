@@ -43,7 +43,9 @@ struct Sequence {
   double queue_seconds = 0;
   double ttft_seconds = 0;  // 0: no token yet
   TimePoint last_token;
-  bool is_over = false;  // the last update was sent
+  std::uint64_t told = 0;   // of completion(): tokens that an update has brought
+  bool is_counted = false;  // its prompt, and what it reuses: once, when its first step has succeeded
+  bool is_over = false;     // the last update was sent
 
   [[nodiscard]] std::uint64_t completion() const { return tokens.size() - prompt; }
   [[nodiscard]] std::uint64_t unfed() const { return tokens.size() - computed; }

@@ -147,7 +147,7 @@ void Completion::absorb_tokens(std::size_t index, std::span<const TokenId> token
     prompt.trace.add_output(tokens.subspan(i, 1));
     if (!prompt.stop_strings.empty() && pass_text(index, false)) {
       state.finish = FinishReason::kStop;
-      if (prompt.ticket) context_.scheduler->cancel(*prompt.ticket);
+      if (prompt.ticket) context_.scheduler->finish(*prompt.ticket);
       return end_prompt(index);
     }
   }

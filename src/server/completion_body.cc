@@ -82,14 +82,26 @@ void read_max_tokens(JsonReader& in, const char* name, Shared& shared) {
   shared.max_new_tokens = value;
 }
 
+// A cache_salt alone is the salt. An extra_key, with or without one, is spelled behind a mark, and so is a cache_salt
+// that begins with the mark: what begins with it says where its two parts end, so no two pairs give the same salt.
+std::string salt_of(const std::string& salt, const std::string& key) {
+  constexpr std::string_view kMark = "extra_key:";
+  if (key.empty() && !salt.starts_with(kMark)) return salt;
+  return fmt::format("{}{}:{}{}", kMark, salt.size(), salt, key);
+}
+
 void read_identity(JsonReader& in, Shared& shared) {
   read_name(in, "lora_path", shared.generate.adapter, kMaxCacheNameBytes);
   std::string salt;
   std::string key;
   read_name(in, "cache_salt", salt, kMaxCacheNameBytes);
   read_name(in, "extra_key", key, kMaxCacheNameBytes);
-  // Together they must not collide with any single one, so the pair carries a length.
-  shared.generate.salt = salt.empty() ? key : key.empty() ? salt : fmt::format("{}:{}{}", salt.size(), salt, key);
+  shared.generate.salt = salt_of(salt, key);
+  if (in.is_ok() && shared.generate.salt.size() > kMaxCacheNameBytes) {
+    in.fail(invalid_argument(fmt::format("'{}' and '{}' make one name of {} bytes: at most {} are taken",
+                                         in.path_of("cache_salt"), in.path_of("extra_key"), shared.generate.salt.size(),
+                                         kMaxCacheNameBytes)));
+  }
   std::int64_t priority = 0;
   in.read_int("priority", priority, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max());
   shared.generate.priority = static_cast<std::int32_t>(priority);

@@ -82,8 +82,8 @@ class HttpListener {
   using Gate = std::function<std::optional<HttpResponse>(const HttpRequest& head)>;
 
   // Binds and starts to serve. kConflict: the port is in use; kInvalidArgument: no such address, or files of TLS that
-  // cannot be used (server/tls_context.h); kUnavailable: the system refuses (privileged port, no descriptors).
-  // `metrics` outlives the listener.
+  // cannot be used (server/tls_context.h); kUnavailable: the system refuses (privileged port, no descriptors),
+  // or the resolver does not answer. `metrics` outlives the listener.
   [[nodiscard]] static Result<std::unique_ptr<HttpListener>> create(const ListenOptions& options, Handler handler,
                                                                     MetricsRegistry& metrics, Gate gate = {});
   // Closes every connection (on_gone runs) and joins the I/O threads. The handler is not called afterwards.

@@ -72,9 +72,7 @@ class BeastListener final : public HttpListener {
     Tcp::resolver resolver(core_->io);
     const auto found = resolver.resolve(options.host, std::to_string(options.port),
                                         Tcp::resolver::passive | Tcp::resolver::numeric_service, error);
-    if (error || found.empty()) {
-      return invalid_argument(fmt::format("--host '{}': no such address ({})", options.host, error.message()));
-    }
+    if (error || found.empty()) return host_error(error);
     const Tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
@@ -145,6 +143,14 @@ class BeastListener final : public HttpListener {
     auto made = TlsContext::create(options.tls, real_file_system(), real_clock());
     if (made.is_ok()) tls_ = std::move(*made);
     return made.status();
+  }
+
+  // A resolver that is not there yet may answer a later start.
+  Status host_error(const ErrorCode& error) const {
+    const std::string& host = core_->options.host;
+    const bool is_answer = !error || error == asio::error::host_not_found || error == asio::error::no_data;
+    if (is_answer) return invalid_argument(fmt::format("--host '{}': no such address ({})", host, error.message()));
+    return unavailable(fmt::format("--host '{}': its address cannot be found now ({})", host, error.message()));
   }
 
   Status listen_error(const ErrorCode& error) const {

@@ -306,11 +306,10 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     }
     const std::string* authorization = find_field(request_.fields, "authorization");
     if (authorization) request_.authorization = *authorization;
-    ErrorCode unknown;  // then it is not on this machine
-    const auto peer = stream_.tcp().socket().remote_endpoint(unknown);
-    if (!unknown) request_.peer = peer.address().to_string();
+    const auto peer = stream_.peer();  // unknown: then it is not on this machine
+    if (peer) request_.peer = peer->to_string();
     const bool is_passed_on = is_from_web_page(request_.fields) || is_forwarded(request_.fields);
-    request_.is_loopback = !unknown && peer.address().is_loopback() && !is_passed_on;
+    request_.is_loopback = peer && peer->is_loopback() && !is_passed_on;
     name_request();
     request_.id = id_;
     const auto target = head.target();

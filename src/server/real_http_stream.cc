@@ -7,6 +7,15 @@
 
 namespace larder {
 
+std::optional<boost::asio::ip::address> HttpStream::peer() const {
+  namespace ip = boost::asio::ip;
+  ErrorCode unknown;
+  const ip::address address = tcp_.socket().remote_endpoint(unknown).address();
+  if (unknown) return std::nullopt;
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+  return ip::make_address_v4(ip::v4_mapped, address.to_v6());
+}
+
 void HttpStream::watch(boost::beast::flat_buffer& buffer, std::function<void()> gone) {
   if (!tls_) return watch_socket(watches_, std::move(gone));
   // Enough waits here, and a client that sends without end must not fill the memory: it is not watched, as in the

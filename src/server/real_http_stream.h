@@ -8,6 +8,7 @@
 
 #include <openssl/ssl.h>
 
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
@@ -38,6 +39,8 @@ class HttpStream {
   [[nodiscard]] executor_type get_executor() { return tcp_.get_executor(); }
   [[nodiscard]] Tcp& tcp() { return tcp_; }
   [[nodiscard]] bool is_secure() const { return tls_.has_value(); }
+  // Whose the connection is; an address of IPv4 in its own form, where we listen on :: as well. nullopt: unknown.
+  [[nodiscard]] std::optional<boost::asio::ip::address> peer() const;
 
   // Only over TLS.
   template <class Handler>

@@ -80,8 +80,11 @@ std::string described(const AttachedStorage& storage) {
   return fmt::format("storage '{}'{}", storage.backend, config.empty() ? "" : " with " + config);
 }
 
-// As texts, or as JSON.
+bool is_file(const std::string& config) { return config.starts_with('@'); }
+
+// As texts, or as JSON. Of a file the server knows what it said at the attach, and nobody whether it says so still.
 bool is_same_config(const std::string& a, const std::string& b) {
+  if (is_file(a) || is_file(b)) return false;
   if (a == b) return true;
   const auto left = nlohmann::json::parse(a, nullptr, false), right = nlohmann::json::parse(b, nullptr, false);
   return !left.is_discarded() && left == right;
@@ -90,6 +93,23 @@ bool is_same_config(const std::string& a, const std::string& b) {
 bool is_same_storage(const AttachedStorage& has, const AttachedStorage& wanted) {
   return has.backend == wanted.backend &&
          (wanted.extra_config.empty() || is_same_config(has.extra_config, wanted.extra_config));
+}
+
+// Does a server that had another storage, or none, have this one now?
+bool has_become(const AttachedStorage& has, AttachedStorage wanted) {
+  if (has.extra_config == wanted.extra_config) wanted.extra_config.clear();
+  return is_as_wanted(has, wanted);
+}
+
+// What stands against attaching `wanted` there.
+Status refusal(const AttachedStorage& has, const AttachedStorage& wanted) {
+  const bool may_be_same =
+      has.backend == wanted.backend && is_file(wanted.extra_config) && has.extra_config == wanted.extra_config;
+  return Status(StatusCode::kConflict,
+                "it has " + described(has) + " attached" +
+                    (may_be_same ? ", and whether that file says what it said is not known: detach that first; to "
+                                   "change policies only, leave the extra configuration out"
+                                 : ": detach that first"));
 }
 
 const char* word_of(const Server& server) {
@@ -155,7 +175,7 @@ Status ReplicaSwitch::ask_all(const AttachedStorage& wanted, SwitchReport& repor
     } else if (is_as_wanted(*has, wanted)) {
       server.end = End::kWasSo;
     } else if (!wanted.backend.empty() && !has->backend.empty() && !is_same_storage(*has, wanted)) {
-      server.status = Status(StatusCode::kConflict, "it has " + described(*has) + " attached: detach that first");
+      server.status = refusal(*has, wanted);
     }
     if (first.is_ok() && !server.status.is_ok()) {
       first = Status(server.status.code(), server.name + ": " + server.status.message());
@@ -170,7 +190,7 @@ Status ReplicaSwitch::change(StorageDoor& door, const AttachedStorage& wanted) {
     if (status.is_ok()) return status;
     if (status.code() == StatusCode::kOverloaded && wait_(tried)) continue;
     const Result<AttachedStorage> has = door.ask();  // the answer may have been lost, and not the request
-    return has.is_ok() && is_as_wanted(*has, wanted) ? Status::ok() : status;
+    return has.is_ok() && has_become(*has, wanted) ? Status::ok() : status;
   }
 }
 
@@ -185,13 +205,23 @@ Status ReplicaSwitch::put_policies_back(StorageDoor& door, const AttachedStorage
   return has->backend.empty() || same == *has ? Status::ok() : change(door, same);
 }
 
+// What to ask of a server that is to have `before` again: policies alone, where it has that @file's storage still.
+AttachedStorage ReplicaSwitch::way_back(StorageDoor& door, AttachedStorage before) {
+  if (!is_file(before.extra_config)) return before;
+  const Result<AttachedStorage> has = door.ask();
+  if (has.is_ok() && has->backend == before.backend && has->extra_config == before.extra_config) {
+    before.extra_config.clear();
+  }
+  return before;
+}
+
 void ReplicaSwitch::put_back(std::size_t last, SwitchReport& report) {
   for (std::size_t i = last + 1; i-- > 0;) {
     Server& server = report.servers[i];
     if (server.end == End::kWasSo) continue;
     // Also the one that has refused: a part of its own replicas may have changed.
     Status status = put_policies_back(*doors_[i], before_[i]);
-    if (status.is_ok()) status = change(*doors_[i], before_[i]);
+    if (status.is_ok()) status = change(*doors_[i], way_back(*doors_[i], before_[i]));
     server.end = status.is_ok() ? End::kPutBack : End::kUnknown;
     if (!status.is_ok()) {
       server.status = Status(status.code(), "it had " + described(before_[i]) + ": " + status.message());

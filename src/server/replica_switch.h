@@ -31,7 +31,7 @@ struct AttachedStorage {
   std::string backend, extra_config, prefetch_policy, write_policy;
   friend bool operator==(const AttachedStorage&, const AttachedStorage&) = default;
 };
-// Does a server that has `has` have what is wanted?
+// Does a server that has `has` have what is wanted? False where nobody can tell: an @file may have changed since.
 [[nodiscard]] bool is_as_wanted(const AttachedStorage& has, const AttachedStorage& wanted);
 
 // The storage of one server.
@@ -67,7 +67,8 @@ class ReplicaSwitch {
   // wait: called with 1, 2 ... while a server is busy with a change; false: no longer. The doors outlive this.
   ReplicaSwitch(std::span<const std::unique_ptr<StorageDoor>> doors, std::function<bool(std::size_t)> wait)
       : doors_(doors), wait_(std::move(wait)) {}
-  // A server that has the same storage takes other policies. kConflict: a server has another storage attached.
+  // A server that has the same storage takes other policies. kConflict: a server has another storage attached, or one
+  // whose options are in an @file. (Policies alone: extra_config is empty.)
   [[nodiscard]] SwitchReport attach_storage(const AttachedStorage& wanted);
   // Servers without a storage stay as they are.
   [[nodiscard]] SwitchReport detach_storage();
@@ -78,6 +79,7 @@ class ReplicaSwitch {
   // Makes it have `wanted`, with patience. Ok also where the answer was lost and it has it.
   [[nodiscard]] Status change(StorageDoor& door, const AttachedStorage& wanted);
   [[nodiscard]] Status put_policies_back(StorageDoor& door, const AttachedStorage& before);
+  [[nodiscard]] AttachedStorage way_back(StorageDoor& door, AttachedStorage before);
   void put_back(std::size_t last, SwitchReport& report);
 
   const std::span<const std::unique_ptr<StorageDoor>> doors_;

@@ -19,6 +19,9 @@ class FakeDoor final : public StorageDoor {
     return has;
   }
   Status attach_storage(const AttachedStorage& wanted) override {
+    if (is_edited && has.backend == wanted.backend && wanted.extra_config.starts_with('@')) {
+      return ++changes, unavailable("attached already, with another extra configuration");
+    }
     return change([&] {
       const bool is_same = has.backend == wanted.backend && wanted.extra_config.empty();  // other policies only
       has.backend = wanted.backend;
@@ -33,11 +36,12 @@ class FakeDoor final : public StorageDoor {
 
   AttachedStorage has{"", "", "timeout", "write_back"};
   bool is_gone = false;
-  int busy = 0;           // so many changes find it busy
-  int refuses = 0;        // so many changes, before they do anything
-  int refuses_after = 0;  // so many changes are made, and yet refused: a part of its own replicas
-  int loses_answer = 0;   // so many changes are made, and the answer is lost
-  int changes = 0;        // asked for
+  bool is_edited = false;  // the file of an @file that it has attached
+  int busy = 0;            // so many changes find it busy
+  int refuses = 0;         // so many changes, before they do anything
+  int refuses_after = 0;   // so many changes are made, and yet refused: a part of its own replicas
+  int loses_answer = 0;    // so many changes are made, and the answer is lost
+  int changes = 0;         // asked for
 
  private:
   template <class Make>
@@ -102,6 +106,29 @@ TEST_F(ReplicaSwitchTest, TheSameStorageIsTheSameHoweverItIsWritten) {
   EXPECT_EQ(ends(make().attach_storage({"file", "", "", "write_through"})), "ccc") << "policies alone";
   EXPECT_EQ(fakes_[0]->has.write_policy, "write_through");
   EXPECT_EQ(make().attach_storage({"file", R"({"directory": "/e"})", "", ""}).status.code(), StatusCode::kConflict);
+}
+
+// The file is the server's, and may say something else by now: what is attached would stay what it is.
+TEST_F(ReplicaSwitchTest, TheSameFileIsNotTakenForTheSameStorage) {
+  const AttachedStorage file{"file", "@/etc/store.json", "", ""};
+  fakes_[1]->loses_answer = 1;
+  EXPECT_EQ(ends(make().attach_storage(file)), "ccc");
+  const std::vector<AttachedStorage> before = all();
+  for (FakeDoor* fake : fakes_) fake->changes = 0, fake->is_edited = true;
+  EXPECT_FALSE(is_as_wanted(fakes_[0]->has, file));
+  const SwitchReport again = make().attach_storage(file);
+  EXPECT_EQ(again.status.code(), StatusCode::kConflict);
+  EXPECT_NE(again.status.message().find("whether that file says what it said is not known: detach that first"),
+            std::string::npos)
+      << again.status.message();
+  EXPECT_EQ(fakes_[0]->changes, 0);
+  const AttachedStorage policies{"file", "", "", "write_through"};
+  fakes_[2]->refuses = 1;
+  EXPECT_EQ(ends(make().attach_storage(policies)), "ppp");
+  EXPECT_EQ(all(), before);
+  EXPECT_EQ(ends(make().attach_storage(policies)), "ccc");
+  EXPECT_EQ(ends(make().detach_storage()), "ccc");
+  EXPECT_EQ(ends(make().attach_storage(file)), "ccc");
 }
 
 TEST_F(ReplicaSwitchTest, NoSecretIsShown) {

@@ -159,6 +159,32 @@ TEST_P(CacheShapes, ExplainNamesTiersAndReasons) {
   EXPECT_FALSE(got->device_reason.empty());
 }
 
+// An explanation promises what a request gets, and no more.
+TEST_P(CacheShapes, ExplainLeavesOutWhatIsTooShortToFetch) {
+  for (const std::uint32_t threshold : {4u, 56u, 57u, 60u, 1000u}) {
+    SCOPED_TRACE(threshold);
+    HarnessOptions o = options();
+    o.config.prefetch_threshold = threshold;
+    Harness h(o);
+    store_only(h, prompt_of(60));
+    std::optional<Explanation> got;
+    const std::vector<TokenId> prompt = prompt_of(60);
+    BeginRequest request;
+    request.tokens = prompt;
+    h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
+    h.settle();
+    ASSERT_TRUE(got.has_value());
+    EXPECT_TRUE(got->has_storage_answer);
+    EXPECT_EQ(got->storage_restore_pages * h.model.page_size, h.run(prompt, 4).cached()) << got->storage_reason;
+    EXPECT_EQ(got->storage_restore_pages, threshold <= 56 ? 14u : 0u);
+    EXPECT_EQ(got->storage_reason.find("storage has 56 tokens more, which are too few to fetch (prefetch_threshold") ==
+                  std::string::npos,
+              threshold <= 56)
+        << got->storage_reason;
+    EXPECT_EQ(h.failure, "");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, CacheShapes,
                          ::testing::Values(Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll,
                                            Shape::kFullSidecar),

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What a service of Type=notify tells systemd: READY=1 once its port answers, STOPPING=1 when a stop has begun. A
-terminal that closes (SIGHUP) ends a server in the same order, unless it was started to ignore that (nohup).
+terminal that closes (SIGHUP) ends a server in the same order, unless it was started to ignore that (nohup). A signal
+ends a server that has yet to start, whatever its start waits for.
 
     service_notify.py BINARY
 
@@ -102,6 +103,20 @@ def check_hangup(binary, command):
     print(f"ok   larder {command[0]}: SIGHUP")
 
 
+def check_signal_during_start(binary, fifo, command):
+    """A file that gives nothing stands for a disk that hangs."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = start(binary, command, None)
+        try:
+            with open(fifo, "w", encoding="utf-8"):  # once it reads
+                process.send_signal(number)
+                output, errors = process.communicate(timeout=60)
+            need(process.returncode == -number, f"{command}: {process.returncode} after {number}: {output}{errors}")
+        finally:
+            process.kill()
+    print(f"ok   larder {command[0]}: ends while it starts")
+
+
 def main():
     binary = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -111,6 +126,11 @@ def main():
             abstract = f"larder-notify-{os.getpid()}-{number}"
             check_server(binary, command, health, "\0" + abstract, "@" + abstract)
             check_hangup(binary, command)
+        fifo = f"{folder}/silent.json"
+        os.mkfifo(fifo)
+        check_signal_during_start(binary, fifo, ["metadata-server", "--port", "0", "--import", fifo])
+        check_signal_during_start(binary, fifo, [*SERVERS[1][1], "--hicache-storage-backend", "file",
+                                                 "--hicache-storage-backend-extra-config", "@" + fifo])
         check_without_a_listener(binary, None, "")
         check_without_a_listener(binary, "", "")
         check_without_a_listener(binary, f"{folder}/nobody", "systemd was not told READY=1")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`larder stat --watch` goes on while its server is restarted; a server that was never there ends it.
+"""`larder stat --watch` goes on while its server is restarted; a server that was never there ends it, and so does a
+signal while a server is silent. `larder stat` shows a proxy whose llama-server is down.
 
     stat_watch.py BINARY
 """
@@ -9,6 +10,7 @@ import http.server
 import json
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,10 +30,47 @@ class Server(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def serve(port=0):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Server)
+class ProxyAlone(Server):
+    """As `larder proxy` answers while llama-server is down, or loads."""
+
+    def do_GET(self):
+        is_own = self.path.startswith("/larder/") or self.path == "/metrics?format=json"
+        body = b'{"server": "larder proxy", "model": "waiting"}' if is_own else b'{"error": "Loading model"}'
+        self.send_response(200 if is_own else 503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def serve(port=0, handler=Server):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
+
+
+def check_proxy_alone():
+    server = serve(handler=ProxyAlone)
+    url = f"http://127.0.0.1:{server.server_port}"
+    shown = subprocess.run([sys.argv[1], "stat", "--json", "--url", url], capture_output=True, text=True, timeout=60,
+                           check=False)
+    assert shown.returncode == 0 and json.loads(shown.stdout)["model"] == "waiting", shown
+    server.shutdown()
+    server.server_close()
+
+
+def check_silent():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        watch = subprocess.Popen([sys.argv[1], "stat", "--watch", "1", "--url", url], stderr=subprocess.DEVNULL)
+        try:
+            connection = silent.accept()[0]
+            assert connection.recv(4096), "it has asked"
+            watch.send_signal(signal.SIGINT)
+            assert watch.wait(20) == 0, "interrupted is no failure"  # it would wait for 30 s
+            connection.close()
+        finally:
+            watch.kill()
 
 
 def main():
@@ -60,6 +99,8 @@ def main():
     never = subprocess.run([sys.argv[1], "stat", "--watch", "0.1", "--url", f"http://127.0.0.1:{port}"],
                            capture_output=True, text=True, timeout=60, check=False)
     assert never.returncode == 1 and "cannot connect" in never.stderr, never
+    check_silent()
+    check_proxy_alone()
     print("watching: ok")
     return 0
 

@@ -138,6 +138,7 @@ void FakeLlamaServer::serve(const HttpRequest& request, const std::shared_ptr<Ht
 }
 
 void FakeLlamaServer::tell(const HttpRequest& request, ReplyStream& reply) {
+  if (!wait_while_held("get", &reply)) return;
   if (request.path == "/health") return respond(reply, {{"status", "ok"}});
   if (request.path == "/lora-adapters") {
     return begin("adapters") ? refuse(reply, 500, "not today") : respond(reply, adapters());

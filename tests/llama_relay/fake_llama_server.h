@@ -72,7 +72,7 @@ class FakeLlamaServer {
   // The next `count` calls of it fail.
   void fail(const std::string& what, Fault fault, int count = 1);
   // Calls of it wait from now on: an answer behind its first `tokens`, a restore in the middle of its file. "prompt":
-  // an answer, behind the head of its stream and before its prompt is computed.
+  // an answer, behind the head of its stream and before its prompt is computed. "get": whatever is no POST.
   void hold(const std::string& what, std::uint64_t tokens = 0);
   void release();
   // It has let its slots go, and is awake again with the next call that is no GET of /props or /health.

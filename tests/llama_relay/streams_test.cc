@@ -258,6 +258,30 @@ TEST(RelayLoad, AFullServerTellsHowItIs) {
   rig.server().release();
 }
 
+// It takes connections, and says nothing.
+TEST(RelayLoad, AServerThatHangsDoesNotSilenceTheProxy) {
+  Rig rig({.geometry = geometry_of("dense")});
+  rig.server().hold("get");
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  std::vector<std::future<void>> asks;
+  for (int i = 0; i < 8; ++i) {
+    HttpClient& one = *clients.emplace_back(std::make_unique<HttpClient>(rig.url(), std::chrono::seconds(20)));
+    asks.push_back(std::async(std::launch::async, [&one] { (void)one.request("GET", "/health"); }));
+  }
+  EXPECT_TRUE(rig.server().wait_held(8));
+  HttpClient client(rig.url(), std::chrono::seconds(10));
+  for (const char* path : {"/larder/status", "/larder/recent", "/larder/ui"}) {
+    const auto told = client.request("GET", path);
+    EXPECT_TRUE(told.is_ok() && told->status == 200) << path << ": " << told.status().to_string();
+  }
+  for (const auto& one : clients) one->cancel();  // who leaves keeps nobody out
+  for (const auto& ask : asks) ask.wait();
+  const auto metrics = client.request("GET", "/metrics");
+  ASSERT_TRUE(metrics.is_ok()) << metrics.status().to_string();
+  EXPECT_NE(metrics->body.find("\nlarder_proxy_slots_busy 0\n"), std::string::npos) << "ours, without llama-server's";
+  rig.server().release();
+}
+
 TEST(RelayStop, OpenAnswersEndAndTheStoreHasAll) {
   Rig rig({.geometry = geometry_of("hybrid")});
   const Tokens prompt = random_tokens(300, 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The routes and bodies of the HTTP surface, over a fake scheduler.
+#include <map>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -61,12 +62,24 @@ TEST_F(ApiTest, GenerateTakesTextAndIdentity) {
   EXPECT_TRUE(seen.ignore_eos);
 }
 
-TEST_F(ApiTest, SaltAndExtraKeyTogetherNeverMeetEitherAlone) {
-  Json body = generate_body({1}, 1);
-  body["cache_salt"] = "a";
-  body["extra_key"] = "b";
-  (void)call_json("POST", "/generate", body);
-  EXPECT_EQ(scheduler_->last_request().salt, "1:ab");
+TEST_F(ApiTest, NoTwoPairsOfSaltAndExtraKeyMeet) {
+  // What the pairs of the others are spelled as is among them.
+  const std::string parts[] = {"", "x", "1:xy", "y", "extra_key:", "extra_key:1:xy", "extra_key:0:x", "extra_key:0:"};
+  std::map<std::string, std::string> pairs;  // by the salt of the request
+  for (const std::string& salt : parts) {
+    for (const std::string& key : parts) {
+      Json body = generate_body({1}, 1);
+      if (!salt.empty()) body["cache_salt"] = salt;
+      if (!key.empty()) body["extra_key"] = key;
+      (void)call_json("POST", "/generate", body);
+      const auto [at, is_new] = pairs.emplace(scheduler_->last_request().salt, salt + " and " + key);
+      EXPECT_TRUE(is_new) << "'" << salt << " and " << key << "' meet '" << at->second << "' in " << at->first;
+      if (key.empty() && !salt.starts_with("extra_key:")) {
+        EXPECT_EQ(at->first, salt) << "pages of a salt alone are stored";
+      }
+    }
+  }
+  EXPECT_EQ(pairs.at("extra_key:1:xy"), "x and y");
 }
 
 TEST_F(ApiTest, GenerateStreamsCumulativeEvents) {
@@ -134,6 +147,7 @@ TEST_F(ApiTest, StopStringsEndTheTextBeforeThem) {
   EXPECT_EQ(reply["text"], "ABCDE");
   EXPECT_EQ(reply["output_ids"].size(), 7u);
   EXPECT_EQ(reply["meta_info"]["finish_reason"], Json({{"type", "stop"}, {"matched", "FG"}}));
+  EXPECT_EQ(scheduler_->finished(), 1u) << "it has all that it wanted: nobody aborted it";
 }
 
 TEST_F(ApiTest, StopTokensEndTheRequest) {

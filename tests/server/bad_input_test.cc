@@ -112,6 +112,10 @@ TEST_F(BadInputTest, NamesAndListsOfARequestHaveALimit) {
     EXPECT_EQ(message_of("/generate", body), fmt::format("'{}' has 5000 bytes: at most 4096 are taken", name));
   }
   body = most;
+  body["extra_key"] = "k";
+  EXPECT_EQ(message_of("/generate", body),
+            "'cache_salt' and 'extra_key' make one name of 4112 bytes: at most 4096 are taken");
+  body = most;
   body["sampling_params"]["stop_token_ids"] = std::vector<int>(100'000, 299);
   EXPECT_EQ(message_of("/generate", body), "'sampling_params.stop_token_ids' has more than 1024 token ids");
   const Json prompt = {{"prompt", "a"}, {"rid", std::string(257, 'r')}};

@@ -93,17 +93,13 @@ class FakeScheduler final : public Scheduler {
     return ticket;
   }
 
-  void cancel(Ticket ticket) override {
-    Open dropped;
+  // Of those that somebody ended early because it had all that it wanted.
+  std::size_t finished() {
     LockGuard guard(mutex_);
-    ++cancelled_;
-    const auto found = open_.find(ticket);
-    if (found != open_.end()) {
-      dropped = std::move(found->second);
-      open_.erase(found);
-    }
-    changed_.notify_all();
+    return finished_;
   }
+  void cancel(Ticket ticket) override { drop(ticket, false); }
+  void finish(Ticket ticket) override { drop(ticket, true); }
 
   Status flush(Nanos) override {
     LockGuard guard(mutex_);
@@ -158,6 +154,18 @@ class FakeScheduler final : public Scheduler {
     std::uint64_t done = 0;
     Status failure;
   };
+
+  void drop(Ticket ticket, bool is_finished) {
+    Open dropped;
+    LockGuard guard(mutex_);
+    ++(is_finished ? finished_ : cancelled_);
+    const auto found = open_.find(ticket);
+    if (found != open_.end()) {
+      dropped = std::move(found->second);
+      open_.erase(found);
+    }
+    changed_.notify_all();
+  }
 
   void give_tokens(std::uint64_t most) {
     std::vector<Ticket> tickets;
@@ -216,7 +224,7 @@ class FakeScheduler final : public Scheduler {
   RankedCondition changed_;
   std::map<Ticket, Open> open_;
   Ticket last_ticket_ = 0;
-  std::size_t cancelled_ = 0;
+  std::size_t cancelled_ = 0, finished_ = 0;
   Miss miss_ LARDER_GUARDED_BY(mutex_);
   bool is_held_ = false;
   Status next_submit_, next_request_, flush_;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <csignal>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -121,6 +122,30 @@ TEST_F(RealServerTest, AStreamAddsUpToTheWholeAnswer) {
   EXPECT_EQ(last["output_ids"], whole["output_ids"]);
   EXPECT_EQ(last["text"], whole["text"]);
   EXPECT_EQ(last["meta_info"]["prompt_tokens"], 100);
+}
+
+TEST_F(RealServerTest, AnEndAtAStopStringIsNoAbort) {
+  ASSERT_TRUE(start());
+  const Json first = {{"text", "hello there"}, {"sampling_params", {{"max_new_tokens", 60}, {"ignore_eos", true}}}};
+  const std::string text = Json::parse(call("POST", "/generate", first).body)["text"];
+  const auto count = [this](const std::string& name) {
+    const std::string page = metrics_.render(), line = name + "{model_name=\"gdn-tiny\"} ";
+    const std::size_t at = page.find(line);
+    return at == std::string::npos ? -1 : std::stoi(page.substr(at + line.size()));
+  };
+  const auto plain = std::find_if(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
+  ASSERT_NE(plain, text.end()) << "no text of one byte to stop at: " << text;
+  const Json body = {{"prompt", "hello there"},
+                     {"max_tokens", 4000},
+                     {"temperature", 0},
+                     {"ignore_eos", true},
+                     {"stop", Json::array({std::string(1, *plain)})}};
+  const Json reply = Json::parse(call("POST", "/v1/completions", body).body);
+  EXPECT_EQ(reply["choices"][0]["finish_reason"], "stop") << reply;
+  EXPECT_EQ(call("POST", "/flush_cache?timeout=60").status, 200u) << "once nobody runs";
+  EXPECT_EQ(count("sglang:num_requests_total"), 2);
+  EXPECT_EQ(count("sglang:num_aborted_requests_total"), 0);
+  EXPECT_EQ(count("sglang:e2e_request_latency_seconds_count"), 2);
 }
 
 TEST_F(RealServerTest, TheNextTurnHitsOnTheDevice) {

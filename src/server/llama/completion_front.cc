@@ -17,8 +17,13 @@
 namespace larder::llama {
 namespace {
 
-constexpr std::size_t kLookers = 8, kLooksWaiting = 256;
+constexpr std::size_t kLookers = 8, kLooksWaiting = 256, kTellers = 2;
 constexpr std::string_view kPrefix = "/larder";  // of our own routes
+
+// It asks nobody else: it is answered while the server hangs, too.
+bool is_own_matter(const HttpRequest& request) {
+  return request.path.starts_with("/larder/") && request.path != "/larder/explain";
+}
 
 // "host", "storage" and "backend" of /larder/status, and "tiers" in the shape of /server_info.
 void add_tiers(nlohmann::ordered_json& status, const PrefixStoreCounters& counters) {
@@ -85,9 +90,12 @@ Status CompletionFront::listen(const ListenOptions& options, const std::string& 
   command_ = command;
   workers_ = std::make_unique<ThreadPoolExecutor>(command, workers, workers);
   lookers_ = std::make_unique<ThreadPoolExecutor>(command + "-look", kLookers, kLooksWaiting);
+  tellers_ = std::make_unique<ThreadPoolExecutor>(command + "-tell", kTellers, kLooksWaiting);
   const auto handle = [this, command](HttpRequest request, const Exchange& exchange) {
     const bool is_look = route_use(request.method, request.path) == RouteUse::kNone;
-    const Status posted = (is_look ? lookers_ : workers_)
+    const Status posted = (is_own_matter(request) ? tellers_
+                           : is_look              ? lookers_
+                                                  : workers_)
                               ->post([this, request = std::make_shared<HttpRequest>(std::move(request)), exchange] {
                                 carry(*request, exchange);
                               });
@@ -107,6 +115,7 @@ void CompletionFront::end_requests() {
   listener_.reset();
   workers_.reset();
   lookers_.reset();
+  tellers_.reset();
 }
 
 HttpResponse CompletionFront::answer_own(const HttpRequest& request) {

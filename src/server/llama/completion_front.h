@@ -75,6 +75,7 @@ class CompletionFront {
   std::string command_;
   std::unique_ptr<ThreadPoolExecutor> workers_;
   std::unique_ptr<ThreadPoolExecutor> lookers_;  // of requests that use no slot: health and metrics of a full server
+  std::unique_ptr<ThreadPoolExecutor> tellers_;  // of what is told without the server, whoever waits for that
   std::unique_ptr<HttpListener> listener_;       // last: its handler uses the rest
 };
 

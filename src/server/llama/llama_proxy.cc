@@ -28,6 +28,8 @@ constexpr Nanos kHealthLook = std::chrono::milliseconds(200);
 constexpr Nanos kHealthLimit = std::chrono::seconds(10);  // without a byte; then a stop is looked for
 constexpr Nanos kFirstLine = std::chrono::seconds(2), kLineEvery = std::chrono::minutes(1);  // of the log, meanwhile
 constexpr Nanos kAskLimit = std::chrono::seconds(60);
+// llama-server answers between two batches; then whoever scrapes is still there, and has ours.
+constexpr Nanos kMetricsLimit = std::chrono::seconds(3);
 constexpr std::string_view kBearer = "Bearer ", kKeyField = "X-Api-Key";
 
 std::string bearer_of(const HttpRequest& request) {
@@ -73,15 +75,18 @@ class Proxy final : public LlamaProxy {
   [[nodiscard]] std::string contents_of(const std::string& path, std::string_view what);
 
   void carry(const HttpRequest& request, const Exchange& exchange) override;
-  void relay(const HttpRequest& request, HttpClient& client, ReplyStream& reply);
+  // asks: of the same client, what is to be known first.
+  void relay(const HttpRequest& request, HttpClient& client, HttpClient& asks, ReplyStream& reply);
   // As ServerIdentity::check().
-  [[nodiscard]] Result<std::optional<std::uint64_t>> check(const HttpRequest& request, const ReplyStream& reply);
+  [[nodiscard]] Result<std::optional<std::uint64_t>> check(const HttpRequest& request, HttpClient& asks,
+                                                           const ReplyStream& reply);
   void wait_saved() override { saver_->wait_idle(); }
   CachedTokens totals() const override { return totals_of(metrics_); }
   std::string model_name() const override { return model_name_; }
   nlohmann::ordered_json slots_json() override;
   HttpResponse explain(const HttpRequest& request) override;
-  [[nodiscard]] HttpResponse metrics(const HttpRequest& request);
+  void tell_metrics(const HttpRequest& request, const Exchange& exchange);
+  [[nodiscard]] HttpResponse metrics(const HttpRequest& request, HttpClient& client);
 
   const ProxySettings settings_;
   FileSystem& files_;
@@ -286,16 +291,28 @@ std::string Proxy::summary() const {
 
 void Proxy::carry(const HttpRequest& request, const Exchange& exchange) {
   if (request.path.starts_with("/larder/")) return exchange->respond(answer_own(request));
-  if (request.path == "/metrics" && request.method == "GET") return exchange->respond(metrics(request));
+  if (request.path == "/metrics" && request.method == "GET") return tell_metrics(request, exchange);
   HttpClient client(upstream_, settings_.quiet_limit, bearer_of(request));
+  HttpClient asks(upstream_, kAskLimit, bearer_of(request));
   ReplyStream reply(exchange);
-  reply.on_gone([&client] { client.cancel(); });
-  relay(request, client, reply);
+  reply.on_gone([&client, &asks] {
+    client.cancel();
+    asks.cancel();
+  });
+  relay(request, client, asks, reply);
 }
 
-Result<std::optional<std::uint64_t>> Proxy::check(const HttpRequest& request, const ReplyStream& reply) {
-  HttpClient theirs(upstream_, kAskLimit, bearer_of(request));
-  LlamaUpstream client(theirs);
+void Proxy::tell_metrics(const HttpRequest& request, const Exchange& exchange) {
+  HttpClient client(upstream_, kMetricsLimit, bearer_of(request));
+  client.set_deadline(real_clock().now() + kMetricsLimit);
+  ReplyStream reply(exchange);
+  reply.on_gone([&client] { client.cancel(); });
+  reply.respond(metrics(request, client));
+}
+
+Result<std::optional<std::uint64_t>> Proxy::check(const HttpRequest& request, HttpClient& asks,
+                                                  const ReplyStream& reply) {
+  LlamaUpstream client(asks);
   if (route_use(request.method, request.path) == RouteUse::kNone) {
     const bool wakes = request.method == "POST" || request.path == "/slots" || request.path == "/lora-adapters";
     if (wakes) identity_->look(client);
@@ -306,14 +323,14 @@ Result<std::optional<std::uint64_t>> Proxy::check(const HttpRequest& request, co
   return identity_->check(client, own, [&reply] { return reply.is_gone(); });
 }
 
-void Proxy::relay(const HttpRequest& request, HttpClient& client, ReplyStream& reply) {
+void Proxy::relay(const HttpRequest& request, HttpClient& client, HttpClient& asks, ReplyStream& reply) {
   const bool is_post = request.method == "POST";
   const bool changes_adapters = is_post && request.path == "/lora-adapters";
   const bool changes_slots = is_post && request.path.starts_with("/slots/");
   CompletionRelay one(*parts_, client, reply, request);
   Status status;
   if (changes_adapters) identity_->begin_change();
-  if (const auto checked = check(request, reply); checked.is_ok()) {
+  if (const auto checked = check(request, asks, reply); checked.is_ok()) {
     status = one.run(*checked);
   } else {
     status = one.run_as_it_is();
@@ -339,7 +356,7 @@ nlohmann::ordered_json Proxy::slots_json() {
   return {{"all", slots_->size()}, {"busy", use.busy}, {"waiting", use.waiting}};
 }
 
-HttpResponse Proxy::metrics(const HttpRequest& request) {
+HttpResponse Proxy::metrics(const HttpRequest& request, HttpClient& client) {
   const SlotTable::Use use = slots_->use();
   MetricsRegistry& registry = metrics_.registry();
   registry.gauge("larder_proxy_slots_busy", "Slots that a request has.").set(use.busy);
@@ -347,7 +364,6 @@ HttpResponse Proxy::metrics(const HttpRequest& request) {
   const std::string storage = export_tiers(registry, "larder_proxy");
   if (wants_json(request)) return larder::metrics_response(request, registry);
   std::string text;
-  HttpClient client(upstream_, kAskLimit, bearer_of(request));
   const Result<HttpReply> theirs = client.request("GET", "/metrics");
   if (theirs.is_ok() && theirs->status == 200) text = theirs->body;
   if (!text.empty() && text.back() != '\n') text += '\n';

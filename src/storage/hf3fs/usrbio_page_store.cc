@@ -7,7 +7,7 @@
 #include <future>
 #include <utility>
 
-#include "base/log.h"
+#include "base/log_lines.h"
 #include "base/rng.h"
 #include "storage/hf3fs/waiting_line.h"
 
@@ -219,8 +219,11 @@ void UsrbioPageStore::Session::open_mount(UsrbioStoreOptions options, const std:
                                           const std::shared_ptr<MountWatch>& watch, Opened& out) {
   Result<std::string> mount = library->mount_point_of(options.directory);
   if (!mount.is_ok()) {
-    out.status = invalid_argument("hf3fs: " + options.directory + " is not a directory on a 3FS mount: " +
-                                  mount.status().message() + "; see option 'file_path_prefix'");
+    const StatusCode code = mount.status().code();  // a mount that is not there may come later
+    out.status =
+        Status(code == StatusCode::kNotFound ? StatusCode::kUnavailable : code,
+               "hf3fs: " + options.directory + " is not a directory on a 3FS mount: " + mount.status().message() +
+                   "; see option 'file_path_prefix'");
     return;
   }
   out.probe = std::make_shared<Files>(library);
@@ -312,11 +315,12 @@ Result<std::shared_ptr<UsrbioPageStore::Session>> UsrbioPageStore::session() {
   std::vector<std::shared_ptr<Session>> ended, stuck;  // for both no lock may be held
   bool may_open = false;
   {
+    LogLines lines;
     LockGuard guard(mutex_);
     if (is_closed_) return unavailable("hf3fs: closed");
     if (session_ && !session_->is_dead()) return session_;
     if (session_) {
-      log_warning("storage/hf3fs", "the mount of " + options_.directory + " does not answer any more");
+      lines.warning("storage/hf3fs", "the mount of " + options_.directory + " does not answer any more");
       next_try_ = clock_.now() + options_.retry_after;
       dead_.push_back(std::move(session_));
       session_ = nullptr;
@@ -324,7 +328,14 @@ Result<std::shared_ptr<UsrbioPageStore::Session>> UsrbioPageStore::session() {
     }
     if (is_opening_ || clock_.now() < next_try_) return down;
     part_dead(ended, stuck);
+    const bool was_given_up = is_given_up_;
     may_open = is_opening_ = has_room();
+    if (is_given_up_ && !was_given_up) {
+      lines.error("storage/hf3fs",
+                  "the mount of " + options_.directory +
+                      " is given up until its daemon is started anew: " + std::to_string(dead_.size()) +
+                      " times it fell silent with pages in flight, and kept their memory");
+    }
     next_try_ = clock_.now() + options_.retry_after;
   }
   ended.clear();
@@ -333,13 +344,14 @@ Result<std::shared_ptr<UsrbioPageStore::Session>> UsrbioPageStore::session() {
   if (!may_open) return down;
   auto fresh = std::make_shared<Session>(library_, options_);
   const Status opened = fresh->open();
+  LogLines lines;
   LockGuard guard(mutex_);
   is_opening_ = false;
   next_try_ = clock_.now() + options_.retry_after;
   if (fresh->is_hanging()) dead_.push_back(fresh);
   if (!opened.is_ok()) return Status(StatusCode::kUnavailable, opened.message());
   if (is_closed_) return unavailable("hf3fs: closed");
-  log_info("storage/hf3fs", "the mount of " + options_.directory + " is back");
+  lines.info("storage/hf3fs", "the mount of " + options_.directory + " is back");
   session_ = std::move(fresh);
   return session_;
 }
@@ -361,12 +373,7 @@ void UsrbioPageStore::part_dead(std::vector<std::shared_ptr<Session>>& ended,
 }
 
 bool UsrbioPageStore::has_room() {
-  const bool was_given_up = std::exchange(is_given_up_, dead_.size() > kMaxDeadSessions);
-  if (is_given_up_ && !was_given_up) {
-    log_error("storage/hf3fs", "the mount of " + options_.directory +
-                                   " is given up until its daemon is started anew: " + std::to_string(dead_.size()) +
-                                   " times it fell silent with pages in flight, and kept their memory");
-  }
+  is_given_up_ = dead_.size() > kMaxDeadSessions;
   return !is_given_up_;
 }
 

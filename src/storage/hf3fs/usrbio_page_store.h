@@ -39,8 +39,8 @@ struct UsrbioStoreOptions {
 
 class UsrbioPageStore final : public PageStore {
  public:
-  // Loads the library, finds the mount and tests it. kInvalidArgument: the directory is not on a 3FS mount;
-  // kUnavailable: it does not answer; others as the library says.
+  // Loads the library, finds the mount and tests it. kUnavailable: the directory is not on a 3FS mount, or
+  // not yet, or that does not answer; others as the library says.
   [[nodiscard]] static Result<std::unique_ptr<UsrbioPageStore>> create(const UsrbioStoreOptions& options, Clock& clock);
   ~UsrbioPageStore() override;
 
