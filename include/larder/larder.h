@@ -231,7 +231,7 @@ typedef struct larder_need {
  * resume after p pages. AND of several ranks' words is what is restorable on all of them.
  * present: null, or for each pool of `needs` (or of the namespace) in order as many words: bit i is set if the pool has
  * page i. A page of another pool than the anchor counts as present only if it was stored, whether or not the anchor is.
- * Not LARDER_OK: all words are zero. */
+ * Not LARDER_OK: all words are zero; beyond LARDER_MAX_KEYS or LARDER_MAX_POOLS, the first that a call may have. */
 LARDER_API larder_code larder_exists(larder_space* space, const uint8_t* keys, size_t key_count,
                                      const larder_need* needs, size_t need_count, const larder_terms* terms,
                                      uint64_t* restorable, uint64_t* present, larder_error* error);

@@ -427,20 +427,23 @@ def test_the_memory_of_a_pool_is_held(make_storage):
     assert len(storage._spaces._pools["kv"].memory) == 2
 
 
-def test_a_decode_servers_offload_names_no_prefix(fake_storage, monkeypatch, caplog):
-    """Whatever the extra config says: so the log does not name the key."""
+@pytest.mark.parametrize("offloads", [True, False])
+def test_a_decode_servers_offload_names_no_prefix(fake_storage, monkeypatch, caplog, offloads):
+    """Whatever the extra config says: so the log does not name the key. A decode server's radix cache obeys it."""
     import types
 
     from sglang.srt import runtime_context
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
 
     disagg = types.SimpleNamespace(disaggregation_mode="decode")
+    disagg.disaggregation_decode_enable_offload_kvcache = offloads
     monkeypatch.setattr(runtime_context, "get_disagg", lambda: disagg, raising=False)
     with caplog.at_level(logging.INFO, "larder.sglang"):
         for _ in range(2):
             fake_storage.batch_set_v1(chain(1), slots(0, page_size=4), HiCacheStorageExtraInfo())
     lines = [record for record in caplog.records if "comes before" in record.message]
-    assert [line.levelno for line in lines] == [logging.INFO] and "pass_prefix_keys" not in caplog.text
+    assert [line.levelno for line in lines] == [logging.INFO if offloads else logging.WARNING]
+    assert ("pass_prefix_keys" in caplog.text) != offloads
 
 
 @pytest.mark.parametrize("page_size, warns", [(1, True), (15, True), (16, False), (64, False)])

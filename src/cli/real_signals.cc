@@ -57,6 +57,7 @@ StartWatch::StartWatch(Nanos grace) {
       if (sigismember(&set, signal) == 1) std::signal(signal, SIG_DFL);
     }
     pthread_sigmask(SIG_UNBLOCK, &set, nullptr);  // the one that is pending ends the process
+    ::_exit(128 + SIGTERM);                       // but for the first one of a container, where the kernel drops it
   });
 }
 

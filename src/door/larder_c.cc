@@ -341,20 +341,13 @@ void larder_cancel_free(larder_cancel* cancel) { delete cancel; }
 larder_code larder_exists(larder_space* space, const uint8_t* keys, size_t key_count, const larder_need* needs,
                           size_t need_count, const larder_terms* terms, uint64_t* restorable, uint64_t* present,
                           larder_error* error) {
-  // Whatever comes of the call, the words are no old ones.
-  const std::size_t words = key_count / 64 + (key_count % 64 == 0 ? 0 : 1);
+  // Whatever comes of the call, the words are no old ones. A count beyond the limits may be no count: of its words,
+  // only as many as a call may have are touched.
+  const std::size_t words = (std::min<std::size_t>(key_count, LARDER_MAX_KEYS) + 63) / 64;
   const std::size_t own = space == nullptr ? 0 : space->space.pools().size(),
                     asked = needs == nullptr && need_count == 0 ? own : need_count;
-  // Too many for one call are zeroed, too. But a count of what is not there, or of what no memory holds, is a mistake,
-  // and nothing says that there are so many words.
-  constexpr std::size_t kMostBytes = PTRDIFF_MAX;
-  const bool has_words =
-      key_count <= LARDER_MAX_KEYS || (keys != nullptr && key_count <= kMostBytes / LARDER_KEY_BYTES);
-  const bool has_present =
-      asked <= LARDER_MAX_POOLS ||
-      (needs != nullptr && asked <= kMostBytes / sizeof(uint64_t) / std::max<std::size_t>(words, 1));
-  if (has_words && restorable != nullptr) std::fill_n(restorable, words, 0);
-  if (has_words && has_present && present != nullptr) std::fill_n(present, words * asked, 0);
+  if (restorable != nullptr) std::fill_n(restorable, words, 0);
+  if (present != nullptr) std::fill_n(present, words * std::min<std::size_t>(asked, LARDER_MAX_POOLS), 0);
   if (space == nullptr) return wrong("the namespace is null", error);
   if (restorable == nullptr || (keys == nullptr && key_count != 0)) return wrong("keys or restorable is null", error);
   if (needs == nullptr && need_count != 0) return wrong("needs is null, and need_count is not 0", error);

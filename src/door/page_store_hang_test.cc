@@ -86,5 +86,21 @@ TEST_F(PageStoreHangTest, HungWritesLeaveRoomForReads) {
   EXPECT_EQ(put(3), StatusCode::kOk);
 }
 
+// A clear waits for the writes of its namespace, also when nobody waits for it any more: those of others go on.
+TEST_F(PageStoreHangTest, AClearThatWaitsForAWriteHoldsUpNoOther) {
+  SpaceDescription other;
+  other.page_size = 16;
+  other.identity = "other";
+  other.pools = {{"kv", kHangPageBytes, "x", HitPolicy::kAllPages, 0, false}};
+  const PageSpace second = PageSpace::create(other).value();
+  faulty_->fail_nth(1, sim::StorageFault::kHung);
+  EXPECT_EQ(put(1, std::chrono::milliseconds(100)), StatusCode::kDeadlineExceeded);
+  const Status waits = store_->clear(&*space_, {std::chrono::milliseconds(100), nullptr});
+  EXPECT_EQ(waits.code(), StatusCode::kDeadlineExceeded) << waits.to_string();
+  const Status cleared = store_->clear(&second, {});
+  EXPECT_TRUE(cleared.is_ok()) << cleared.to_string();
+  EXPECT_EQ(faulty_->release_hung(), 1u);
+}
+
 }  // namespace
 }  // namespace larder

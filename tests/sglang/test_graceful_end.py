@@ -52,6 +52,7 @@ def end_with_a_queue(rank, count, group, backend, settings):
     before = w.store.store_stats()["calls"]["pages_stored"]
     w.cache.release_host_resources()  # what SGLang's scheduler does when it ends
     go.set()
+    # SGLang would drop what its thread has not begun by the detach; here all is begun, for all of it to be looked at.
     w.wait(lambda: not w.cache.ongoing_backup, "the backup")
     stored = w.store.store_stats()["calls"]["pages_stored"] - before
     w.cache.shutdown()  # at exit

@@ -32,8 +32,9 @@ _OTHER_MODEL_FIELDS = (
 _RARE_MODEL_FIELDS = ("decrypted_config_file", "modelopt_checkpoint_restore_path", "rl_quant_profile")
 # Of the configuration of the loader of weights: an adapter that it merges into them.
 _LOADER_FIELDS = ("qlora_adapter_name_or_path",)
-# Of the configuration of the layers with experts: other weights, of another quantization, for some of them.
-_EXPERT_FIELDS = ("kt_weight_path", "kt_method", "kt_num_gpu_experts")
+# Of the configuration of the layers with experts: other weights, of another quantization, for some of them, and whose
+# work is added a layer later.
+_EXPERT_FIELDS = ("kt_weight_path", "kt_method", "kt_num_gpu_experts", "kt_max_deferred_experts_per_token")
 _MAX_STEP = 10_000_000  # a weight version up to this is a trainer's counter; above, it may be a time
 
 
@@ -162,9 +163,9 @@ class Identity:
         return None if version is None else str(version)
 
 
-def is_decode_server() -> bool:
-    """Whether the server is the decoding half of a disaggregated one."""
-    return bool(_read("get_disagg", "disaggregation_mode") == "decode")
+def is_offloading_decode_server() -> bool:
+    """Whether the decoding half of a disaggregated server stores pages without a radix cache."""
+    return bool(_read("get_disagg", "disaggregation_decode_enable_offload_kvcache"))
 
 
 def machines() -> int:

@@ -10,7 +10,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferRes
 
 import larder
 from larder.sglang import heads, queries, tensors, transfers
-from larder.sglang.identity import Identity, is_decode_server, machines
+from larder.sglang.identity import Identity, is_offloading_decode_server, machines
 from larder.sglang.metrics_page import MetricsPage, plugin_metrics
 from larder.sglang.patience import LEAST_SECONDS, Deadline, Patience
 from larder.sglang.pools import ANCHOR, MappedPool, Reach, Unusable, is_split_but_stored_once, map_pool, memory_of
@@ -233,7 +233,7 @@ class LarderStorage(HiCacheStorage):
         if self._has_told_of_parents or getattr(extra_info, "prefix_keys", ()) is not None:
             return
         self._has_told_of_parents = True
-        if is_decode_server():
+        if is_offloading_decode_server():
             logger.info(
                 "larder: SGLang's offload of a decode server does not say which page comes before another: beginnings "
                 "of prompts may leave the store before what follows them"

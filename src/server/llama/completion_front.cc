@@ -17,11 +17,12 @@
 namespace larder::llama {
 namespace {
 
-constexpr std::size_t kLookers = 8, kLooksWaiting = 256, kTellers = 2;
+constexpr std::size_t kLookers = 8, kLooksWaiting = 256, kTellers = 4;
 constexpr std::string_view kPrefix = "/larder";  // of our own routes
 
-// It asks nobody else: it is answered while the server hangs, too.
+// It asks nobody else, or not for long (/metrics): it is answered while the server hangs, too.
 bool is_own_matter(const HttpRequest& request) {
+  if (request.path == "/metrics") return true;
   return request.path.starts_with("/larder/") && request.path != "/larder/explain";
 }
 

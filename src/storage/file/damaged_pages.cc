@@ -38,6 +38,11 @@ void DamagedPages::note_unread(const PageLocation& location) {
   if (ended.segment) log_.settle(ended.segment, ended.volume);
 }
 
+void DamagedPages::note_read(const PageLocation& location) {
+  LockGuard guard(state_.mutex);
+  state_.copies.note_read(location);
+}
+
 // It takes no more appends, and the caller settles it. No segment: it takes none already.
 EndedSegment DamagedPages::end(const SegmentInfo& segment) {
   EndedSegment ended;

@@ -29,6 +29,8 @@ class DamagedPages {
       LARDER_EXCLUDES(state_.mutex);
   // A read of the page there failed.
   void note_unread(const PageLocation& location) LARDER_EXCLUDES(state_.mutex);
+  // ... succeeded, where one had failed.
+  void note_read(const PageLocation& location) LARDER_EXCLUDES(state_.mutex);
   // The segment's footer is told, if there is something to tell.
   void tell(SegmentId segment) LARDER_EXCLUDES(state_.mutex);
   // All of them are, here, where it has failed before. Precondition: nothing is in flight.

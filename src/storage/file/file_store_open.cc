@@ -365,7 +365,8 @@ class Opener {
     }
     segment.physical_bytes = found.file_bytes;
     if (!found.io.is_ok() && found.first_generation == 0) of_unknown_age_ = id;  // they come in order
-    if (!found.io.is_ok()) segment.first_generation = 0;                         // what it holds besides is not known
+    segment.is_unread = !found.io.is_ok();
+    if (segment.is_unread) segment.first_generation = 0;  // what it holds besides is not known
     if (!found.has_footer) {
       // Who knows what became of its last syncs?
       segment.is_doubtful = !found.io.is_ok() || !seal(path, id, found, segment);

@@ -36,8 +36,9 @@ Status PageCopies::insert(const ListedPage& page, bool is_durable, const PageLoc
   if (replaces) {
     SegmentInfo& home = segments_.at(page.location.segment);
     home.has_durable = true;  // one may count on the old copy, and so on the new one
-    home.replaced.push_back({page, before});
-    ++segments_.at(before.segment).holds;
+    SegmentInfo& old = segments_.at(before.segment);
+    home.replaced.push_back({page, before, old.is_listed});
+    ++old.holds;
   }
   return Status::ok();
 }
@@ -74,15 +75,17 @@ void PageCopies::settle(SegmentInfo& segment, bool is_lost) {
 }
 
 // False: the old copy is kept, and asked about again when the new one's segment goes. The index goes back only where a
-// durable write does not count on what it finds: the footer of any other segment may not list the old copy any more.
+// durable write does not count on what it finds, or where the footer listed the old copy already: the footer of any
+// other segment may not list it any more.
 bool PageCopies::is_settled(const Replaced& replaced, bool is_lost) {
-  const auto& [page, before, is_syncing] = replaced;
+  const ListedPage& page = replaced.page;
+  const PageLocation& before = replaced.before;
   const IdentityId identity = index_.find_identity(page.identity);
   PageLocation at;
   if (!index_.find(identity, page.key, at)) return true;  // cleared or evicted
   const SegmentInfo* const old = segments_.find(before.segment);
   if (!old) return true;  // its directory was deleted
-  const bool may_return = old->is_doubtful || (!old->active && !old->is_synced);
+  const bool may_return = old->is_doubtful || (!old->active && (!old->is_synced || replaced.was_listed));
   if (!is_lost || !may_return || at != page.location) return false;
   (void)index_.erase(identity, page.key, at.generation);
   (void)index_.insert(page.identity, page.key, page.parent, before);  // there is room: of the one that went
@@ -109,6 +112,10 @@ bool PageCopies::note_unread(const PageLocation& at) {
     }
   }
   return segment->active && segment->has_durable;
+}
+
+void PageCopies::note_read(const PageLocation& at) {
+  if (unread_.erase(place_in_store(at)) > 0) std::erase(unread_order_, place_in_store(at));
 }
 
 void PageCopies::end_move(const WriteRecord& record, bool is_ok) {

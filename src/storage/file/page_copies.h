@@ -61,6 +61,8 @@ class PageCopies {
   // A read of the page there failed, and not because it is damaged. True: its segment should take no more appends, so
   // that its footer lists the page before a new copy replaces it.
   bool note_unread(const PageLocation& at);
+  // It could be read.
+  void note_read(const PageLocation& at);
   [[nodiscard]] bool is_unread(const PageLocation& at) const { return unread_.contains(place_in_store(at)); }
 
   // ---- what cleaning moves

@@ -106,6 +106,18 @@ TEST_F(PageCopiesTest, WhatCouldNotBeReadIsReplacedAndHeld) {
   EXPECT_EQ(segments_.at(1).holds, 0u);
 }
 
+// Its footer lists it, so it is there again after the next start, whatever becomes of the new copy.
+TEST_F(PageCopiesTest, WhatCouldNotBeReadIsBackWhenTheNewCopyGoes) {
+  ASSERT_TRUE(copies_.insert(copy_in(1, 1), false, {}).is_ok());
+  segments_.at(1).is_listed = segments_.at(1).is_synced = true;
+  (void)copies_.note_unread(copy_in(1, 1).location);
+  PageLocation at;
+  EXPECT_FALSE(is_here(false, at));
+  ASSERT_TRUE(copies_.insert(copy_in(2, 2), false, at).is_ok());
+  copies_.settle(segments_.at(2), true);
+  EXPECT_EQ(found_in(), 1u);
+}
+
 // Its footer is to list the page, for a durable write counts on it.
 TEST_F(PageCopiesTest, WhatADurableWriteCountsOnIsReplacedWhenItsSegmentHasEnded) {
   ASSERT_TRUE(copies_.insert(copy_in(2, 1), false, {}).is_ok());

@@ -53,6 +53,7 @@ struct PageReader::Run {
   std::vector<Item> items;
   std::uint64_t begin = 0, end = 0;  // of the file, payload bytes
   bool is_bounced = false;           // all of it
+  bool has_unread = false;           // a read of one of them has failed
   AlignedBuffer bounce;
 };
 
@@ -113,7 +114,7 @@ std::vector<PageReader::Planned> PageReader::look_up(ReadOperation& op) {
     }
     state_.index.touch(identity, item.key);
     state_.segments.use(*segment);
-    plan.push_back({i, location, segment->volume, segment->file});
+    plan.push_back({i, location, segment->volume, segment->file, state_.copies.is_unread(location)});
   }
   return plan;
 }
@@ -158,6 +159,7 @@ void PageReader::add_to_runs(const std::shared_ptr<ReadOperation>& op, const Pla
     last->is_bounced = bounces;
   }
   last->end = begin + size;
+  last->has_unread = last->has_unread || read.was_unread;
   last->items.push_back({read.item, read.location, 0, size});
 }
 
@@ -231,6 +233,7 @@ void PageReader::finish_run(Run& run, const Status& status) {
       one->begin = item.location.offset;
       one->end = item.location.offset + item.location.payload_bytes;
       one->is_bounced = run.is_bounced;
+      one->has_unread = run.has_unread;
       one->items.push_back({item.index, item.location, 0, item.location.payload_bytes});
       alone.push_back(std::move(one));
     }
@@ -250,6 +253,7 @@ void PageReader::finish_run(Run& run, const Status& status) {
     }
     if (result.is_ok()) {
       state_.counters.read_hits.fetch_add(1, kRelaxed);
+      if (run.has_unread) damage_.note_read(item.location);
     } else if (result.code() == StatusCode::kCorrupt) {
       state_.counters.corrupt.fetch_add(1, kRelaxed);
       damage_.drop(identity_of(*run.op->request.scope, wanted.pool), wanted.key, item.location);

@@ -30,7 +30,8 @@ class PageReader {
     std::size_t item = 0;
     PageLocation location;
     unsigned volume = 0;
-    FilePtr file;  // null: its segment is closed
+    FilePtr file;             // null: its segment is closed
+    bool was_unread = false;  // a read of it has failed
   };
   void start(const std::shared_ptr<ReadOperation>& op) LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] std::vector<Planned> look_up(ReadOperation& op) LARDER_EXCLUDES(state_.mutex);

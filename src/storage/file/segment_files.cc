@@ -103,7 +103,7 @@ bool SegmentFiles::remove_dead() {
     for (auto& [id, segment] : state_.segments) {
       const bool is_due = segment.remove_again != TimePoint{} && segment.remove_again <= now;
       if (segment.active || segment.holds > 0 || (segment.is_leaving && !is_due)) continue;
-      if (state_.index.live_pages(id) > 0) continue;
+      if (state_.index.live_pages(id) > 0 || segment.is_unread) continue;
       segment.is_leaving = true;
       dead.push_back(id);
     }

@@ -24,6 +24,7 @@ namespace larder::file_store {
 struct Replaced {
   ListedPage page;          // the new copy
   PageLocation before;      // where the old one lies
+  bool was_listed = false;  // the footer there lists the old one
   bool is_syncing = false;  // the new one was published when the last fdatasync of its segment began
 };
 
@@ -43,6 +44,7 @@ struct SegmentInfo {
   // An earlier process wrote it with fsync = off, or a sync of it failed (a later one proves nothing): what it lists
   // may not be on disk. A durable write does not count on it.
   bool is_doubtful = false;
+  bool is_unread = false;          // an opening could not read all of it: it may have more pages than the index knows
   unsigned holds = 0;              // entries of any `replaced` whose old copy lies in it: it stays until they go
   std::vector<Replaced> replaced;  // by copies in it that are not known to be on disk
   bool is_leaving = false;         // being cleaned or removed

@@ -141,7 +141,8 @@ StoreRoom::Emptiest StoreRoom::emptiest_segment(std::optional<unsigned> volume, 
     const TimePoint not_before = std::max(segment.clean_again, volumes_[segment.volume].clean_again);
     if (volume ? segment.volume != *volume : not_before > now) continue;
     const std::uint64_t live = index_.live_bytes(id);
-    const double share = static_cast<double>(live) / static_cast<double>(segment.physical_bytes);
+    const double known = static_cast<double>(live) / static_cast<double>(segment.physical_bytes);
+    const double share = segment.is_unread ? 1.0 : known;  // what the index does not know of comes back with its disk
     if (best.id != 0 && share >= least) continue;
     best = {id, live};
     least = share;

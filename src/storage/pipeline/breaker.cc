@@ -47,6 +47,9 @@ void CircuitBreaker::record(const Pass& pass, Outcome outcome, TimePoint now) {
       if ((outcome == Outcome::kServed || outcome == Outcome::kAnswered) && !defect(Defect::kBreakerStaysOpen)) {
         probe(Probe::kBreakerClosed);
         enter(State::kClosed);
+      } else if (outcome == Outcome::kNoVerdict) {  // it was not asked: the next one is the probe
+        enter(State::kOpen);
+        next_probe_ = now;
       } else {
         if (outcome == Outcome::kFailed) ++failed_in_row_;
         open(outcome == Outcome::kFailed ? doubled : backoff_, now);

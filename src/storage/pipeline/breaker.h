@@ -5,7 +5,7 @@
 //   open ------- back-off over, the next decisive operation comes -----> half-open (that operation is the probe)
 //   half-open -- probe served, or answered with an error of its own --> closed    back-off starts anew
 //   half-open -- probe failed --> open            back-off doubles
-//   half-open -- no verdict ----> open            back-off stays
+//   half-open -- no verdict ----> open            back-off stays, and is over: the next one is the probe
 //
 // Weights. A decisive operation touches what is behind the backend (a read, a write). A hint may be answered from a
 // table in memory (exists), or take any time (clear): it neither closes the breaker nor ends a row of failed reads. But

@@ -44,6 +44,8 @@ PipelineCore::PipelineCore(StorageBackend& inner, const PipelineOptions& options
       metrics_(metrics, name_),
       negative_(options.negative_ttl, options.negative_entries),
       directions_{DirectionState(options.breaker, seed), DirectionState(options.breaker, seed + 1)} {
+  // Such a backend has clears wait for writes, without a thread: they are not to wait for each other here.
+  const bool orders_clears = !inner.clear_mark().is_none();
   LockGuard guard(mutex_);
   const auto set = [this](Lane lane, std::size_t operations, std::uint64_t bytes) LARDER_REQUIRES(mutex_) {
     lanes_[index_of(lane)].max_operations = std::max<std::size_t>(operations, 1);
@@ -52,7 +54,7 @@ PipelineCore::PipelineCore(StorageBackend& inner, const PipelineOptions& options
   set(Lane::kExists, options.max_exists_in_flight, 0);
   set(Lane::kRead, options.max_reads_in_flight, options.max_read_bytes_in_flight);
   set(Lane::kWrite, options.max_writes_in_flight, options.max_write_bytes_in_flight);
-  set(Lane::kClear, 1, 0);
+  set(Lane::kClear, orders_clears ? kOrderedClears : 1, 0);
 }
 
 Status PipelineCore::submit(OperationPtr op) {
@@ -267,10 +269,12 @@ Status PipelineCore::check_wait(Lane lane) {
   notice_slow(now, lines);
   const Direction direction = direction_of(lane);
   const CircuitBreaker& breaker = directions_[index_of(direction)].breaker;
-  const bool is_closed = breaker.state() == CircuitBreaker::State::kClosed;
-  if (is_closed && is_stuck(lanes_[index_of(lane)])) trip(direction, now, lines);
   // Open, or a try is due or under way: what has no memory is none.
-  return breaker.state() == CircuitBreaker::State::kClosed ? Status::ok() : open_status(direction, now);
+  if (breaker.state() != CircuitBreaker::State::kClosed) return open_status(direction, now);
+  if (!is_stuck(lanes_[index_of(lane)])) return Status::ok();
+  // The breaker is left alone: others need no such memory, and may find a backend that answers.
+  return unavailable("storage backend '" + name_ + "': " + std::string(direction_name(direction)) +
+                     "s that it does not answer have all memory for them");
 }
 
 void PipelineCore::notice_slow(TimePoint now, LogLines& lines) {

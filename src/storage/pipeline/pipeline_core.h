@@ -48,7 +48,7 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
   [[nodiscard]] bool keeps_keys() const { return negative_.is_enabled(); }
 
   // For a caller that has no memory for an operation of the lane until one of those in flight gives it back: ok, it may
-  // wait for that; kUnavailable: the breaker is open, or is opened here, as all that are in flight are slow.
+  // wait for that; kUnavailable: the breaker is open, or all that are in flight are slow.
   [[nodiscard]] Status check_wait(Lane lane) LARDER_EXCLUDES(mutex_);
 
   // From CompletionToken: the operation is claimed and has its result.
@@ -60,7 +60,8 @@ class PipelineCore : public std::enable_shared_from_this<PipelineCore> {
   static constexpr std::size_t kSamples = 256;
   static constexpr std::uint64_t kSlowestBytesPerSecond = std::uint64_t{1} << 20;
   static constexpr std::size_t kPumpShare = 2;
-  static constexpr std::size_t kProbePlaces = 2;  // above a lane's limit, for when hung operations fill it
+  static constexpr std::size_t kOrderedClears = 64;  // in the backend at once, where it keeps marks
+  static constexpr std::size_t kProbePlaces = 2;     // above a lane's limit, for when hung operations fill it
 
   struct LaneState {
     std::size_t max_operations = 1;  // constant after construction

@@ -55,7 +55,7 @@
 namespace larder {
 
 struct PipelineOptions {
-  // Operations in the backend at once; at least 1 each. Clears go one by one.
+  // Operations in the backend at once; at least 1 each. Clears go one by one, unless the backend keeps marks.
   std::size_t max_exists_in_flight = 16, max_reads_in_flight = 32, max_writes_in_flight = 8;
   std::uint64_t max_read_bytes_in_flight = std::uint64_t{256} << 20;  // 0: no limit
   std::uint64_t max_write_bytes_in_flight = std::uint64_t{256} << 20;
@@ -123,7 +123,7 @@ class StoragePipeline final : public StorageBackend {
   // Looks at everything that time changes: deadlines, cancel flags, slow operations. Cheap when nothing waits.
   void tick();
   // For a caller whose memory for operations of the lane is all in flight: ok, waiting may help; kUnavailable: the
-  // breaker is open, or opens here, since all operations in flight are slow.
+  // breaker is open, or all operations in flight are slow.
   [[nodiscard]] Status check_wait(Lane lane);
   [[nodiscard]] PipelineHealth health() const;
   [[nodiscard]] StorageBackend& inner() { return *inner_; }
