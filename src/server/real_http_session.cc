@@ -440,7 +440,9 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     stream_.end_watch([self = shared_from_this()] {
       if (self->is_closed_) return;
       self->end_limit();
-      if (self->keep_alive_ && !self->core_->stopping.load(std::memory_order_relaxed)) return self->read_next();
+      // A request that is coming in already is answered, also where the stop came before this.
+      const bool takes_more = !self->core_->stopping.load(std::memory_order_relaxed) || self->buffer_.size() > 0;
+      if (self->keep_alive_ && takes_more) return self->read_next();
       self->drain();
     });
   }
