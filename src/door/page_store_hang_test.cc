@@ -5,8 +5,7 @@
 #include <optional>
 
 #include "door/page_store.h"
-#include "sim/faulty_backend.h"
-#include "storage/memory/memory_backend.h"
+#include "tests/support/faulty_memory.h"
 
 namespace larder {
 namespace {
@@ -16,16 +15,7 @@ constexpr std::size_t kHangPageBytes = std::size_t{256} << 10;  // four fill the
 class PageStoreHangTest : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(register_memory_backend(memory_).is_ok());
-    const auto create = [this](const BackendOptions& options,
-                               const BackendEnvironment& environment) -> Result<std::unique_ptr<StorageBackend>> {
-      Result<std::unique_ptr<StorageBackend>> inner = memory_.create("memory", options, environment);
-      if (!inner.is_ok()) return inner.status();
-      auto made = std::make_unique<sim::FaultyBackend>(std::move(inner).value(), 3);
-      faulty_ = made.get();
-      return std::unique_ptr<StorageBackend>(std::move(made));
-    };
-    ASSERT_TRUE(factory_.add("faulty", {}, create).is_ok());
+    ASSERT_TRUE(support::add_faulty_memory(factory_, faulty_).is_ok());
     StoreOptions options;
     options.backend = "faulty";
     options.config = R"({"timeout_seconds": 20, "staging_bytes": "1Mi"})";
@@ -47,7 +37,7 @@ class PageStoreHangTest : public testing::Test {
     return page.status.code();
   }
 
-  BackendFactory memory_, factory_;
+  BackendFactory factory_;
   sim::FaultyBackend* faulty_ = nullptr;
   std::optional<PageSpace> space_;
   std::unique_ptr<PageStore> store_;

@@ -7,8 +7,7 @@
 #include <atomic>
 
 #include "base/thread_pool.h"
-#include "sim/faulty_backend.h"
-#include "storage/memory/memory_backend.h"
+#include "tests/support/faulty_memory.h"
 #include "tests/support/rest.h"
 
 namespace larder {
@@ -21,19 +20,7 @@ constexpr Nanos kSoon = std::chrono::milliseconds(300);
 class PageStoreTest : public ::testing::TestWithParam<bool> {  // zero copy
  protected:
   void SetUp() override {
-    ASSERT_TRUE(register_memory_backend(memory_).is_ok());
-    ASSERT_TRUE(factory_
-                    .add("faulty", {},
-                         [this](const BackendOptions& options,
-                                const BackendEnvironment& environment) -> Result<std::unique_ptr<StorageBackend>> {
-                           Result<std::unique_ptr<StorageBackend>> inner =
-                               memory_.create("memory", options, environment);
-                           if (!inner.is_ok()) return inner.status();
-                           auto made = std::make_unique<sim::FaultyBackend>(std::move(inner).value(), 3);
-                           faulty_ = made.get();
-                           return std::unique_ptr<StorageBackend>(std::move(made));
-                         })
-                    .is_ok());
+    ASSERT_TRUE(support::add_faulty_memory(factory_, faulty_).is_ok());
     StoreOptions options;
     options.backend = "faulty";
     options.config = std::string(R"({"timeout_seconds": 20, "staging_bytes": "1Mi", "zero_copy": )") +
@@ -136,7 +123,7 @@ class PageStoreTest : public ::testing::TestWithParam<bool> {  // zero copy
                     .is_ok());
   }
 
-  BackendFactory memory_, factory_;
+  BackendFactory factory_;
   sim::FaultyBackend* faulty_ = nullptr;
   std::optional<PageSpace> space_;
   std::unique_ptr<PageStore> store_;

@@ -8,8 +8,7 @@
 #include <optional>
 
 #include "door/page_store.h"
-#include "sim/faulty_backend.h"
-#include "storage/memory/memory_backend.h"
+#include "tests/support/faulty_memory.h"
 #include "tests/support/rest.h"
 #include "tests/support/temporary_directory.h"
 
@@ -21,18 +20,7 @@ constexpr std::size_t kKeptPages = 3, kKeptPageBytes = 700;
 class SharedClearTest : public ::testing::TestWithParam<bool> {  // does the host keep, and the client clear?
  protected:
   void SetUp() override {
-    ASSERT_TRUE(register_memory_backend(memory_).is_ok());
-    ASSERT_TRUE(factory_
-                    .add("faulty", {},
-                         [this](const BackendOptions& options,
-                                const BackendEnvironment& environment) -> Result<std::unique_ptr<StorageBackend>> {
-                           auto inner = memory_.create("memory", options, environment);
-                           if (!inner.is_ok()) return inner.status();
-                           auto made = std::make_unique<sim::FaultyBackend>(std::move(inner).value(), 3);
-                           faulty_ = made.get();
-                           return std::unique_ptr<StorageBackend>(std::move(made));
-                         })
-                    .is_ok());
+    ASSERT_TRUE(support::add_faulty_memory(factory_, faulty_).is_ok());
     StoreOptions options;
     options.backend = "faulty";
     options.config =
@@ -84,7 +72,7 @@ class SharedClearTest : public ::testing::TestWithParam<bool> {  // does the hos
   }
 
   support::TemporaryDirectory directory_;
-  BackendFactory memory_, factory_;
+  BackendFactory factory_;
   sim::FaultyBackend* faulty_ = nullptr;
   std::optional<PageSpace> space_;
   std::array<std::unique_ptr<PageStore>, 2> stores_;

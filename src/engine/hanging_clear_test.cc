@@ -16,6 +16,7 @@
 #include "engine/scheduler.h"
 #include "sim/sim_file_system.h"
 #include "storage/operation.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder {
 namespace {
@@ -23,24 +24,14 @@ namespace {
 constexpr Nanos kPatience = std::chrono::seconds(60);  // whatever takes longer hangs
 
 // Clears on a thread of its own that waits for a disk; its end waits for that thread, as the port demands.
-class HangingClearBackend final : public StorageBackend {
+class HangingClearBackend final : public support::PassingBackend {
  public:
   struct Disk {
     std::promise<void> begun, is_back;
   };
   HangingClearBackend(std::unique_ptr<StorageBackend> inner, Disk& disk)
-      : inner_(std::move(inner)), disk_(disk), is_back_(disk.is_back.get_future().share()) {}
+      : PassingBackend(std::move(inner)), disk_(disk), is_back_(disk.is_back.get_future().share()) {}
   ~HangingClearBackend() override { gate_.drain(); }
-  [[nodiscard]] const BackendInfo& info() const override { return inner_->info(); }
-  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    return inner_->submit_exists(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
-    return inner_->submit_read(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    return inner_->submit_write(std::move(request), std::move(done));
-  }
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
     return submit_operation<ClearOperation>(gate_, thread_, std::move(scope), std::move(done), [this](const auto& op) {
       disk_.begun.set_value();
@@ -53,14 +44,12 @@ class HangingClearBackend final : public StorageBackend {
     auto ticket = std::make_shared<OperationGate::Ticket>(gate_.hold());
     return thread_.post([this, ticket = std::move(ticket)] { is_back_.wait(); });
   }
-  [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override {
     LARDER_RETURN_IF_ERROR(gate_.close_within(limit));
     return inner_->close(limit);
   }
 
  private:
-  const std::unique_ptr<StorageBackend> inner_;
   Disk& disk_;
   const std::shared_future<void> is_back_;
   OperationGate gate_{"hanging clear", 16};

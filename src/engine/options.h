@@ -100,6 +100,7 @@ struct OptionInfo {
 [[nodiscard]] Status set_options_from_file(Options& options, const std::string& path,
                                            FileSystem& files = real_file_system());
 
+// An option as one source gave it.
 struct GivenOption {
   std::string name, text;  // as of set_option(), with '-' between words
 };

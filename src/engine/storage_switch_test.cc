@@ -14,6 +14,7 @@
 #include "sim/faulty_backend.h"
 #include "sim/sim_file_system.h"
 #include "storage/operation.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder {
 namespace {
@@ -30,32 +31,8 @@ Options switch_options() {
   return options;
 }
 
-// Passes everything on.
-class PassingBackend : public StorageBackend {
- public:
-  explicit PassingBackend(std::unique_ptr<StorageBackend> inner) : inner_(std::move(inner)) {}
-  [[nodiscard]] const BackendInfo& info() const override { return inner_->info(); }
-  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    return inner_->submit_exists(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
-    return inner_->submit_read(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    return inner_->submit_write(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    return inner_->submit_clear(std::move(scope), std::move(done));
-  }
-  [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
-  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_->close(limit); }
-
- protected:
-  const std::unique_ptr<StorageBackend> inner_;
-};
-
 // Flips a bit in what it reads, as bad memory or a wrong driver would.
-class LyingBackend final : public PassingBackend {
+class LyingBackend final : public support::PassingBackend {
  public:
   using PassingBackend::PassingBackend;
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
@@ -69,7 +46,7 @@ class LyingBackend final : public PassingBackend {
 };
 
 // Empties itself, and says that it could not.
-class ForgetfulBackend final : public PassingBackend {
+class ForgetfulBackend final : public support::PassingBackend {
  public:
   using PassingBackend::PassingBackend;
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
@@ -78,7 +55,7 @@ class ForgetfulBackend final : public PassingBackend {
 };
 
 // Throws out of info() when told to, against the port's contract.
-class ThrowingBackend final : public PassingBackend {
+class ThrowingBackend final : public support::PassingBackend {
  public:
   ThrowingBackend(std::unique_ptr<StorageBackend> inner, std::atomic<bool>& throws_once)
       : PassingBackend(std::move(inner)), throws_once_(throws_once) {}
@@ -92,7 +69,7 @@ class ThrowingBackend final : public PassingBackend {
 };
 
 // Looks at what it writes on a storage thread, as a backend does that computes checksums there.
-class QueueingBackend final : public PassingBackend {
+class QueueingBackend final : public support::PassingBackend {
  public:
   QueueingBackend(std::unique_ptr<StorageBackend> inner, Executor& threads)
       : PassingBackend(std::move(inner)), threads_(threads) {}

@@ -435,14 +435,15 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     ++serial_;
     const std::function<void()> gone = std::move(gone_);  // dies here, unrun
     gone_ = nullptr;
-    const bool goes_on = keep_alive_ && !core_->stopping.load(std::memory_order_relaxed);
-    begin_limit(goes_on ? core_->options.idle_limit : Nanos(kDrainLimit));
-    stream_.end_watch([self = shared_from_this()] {
+    // After a stop, too, for a request that is coming in already.
+    const auto goes_on = [this] {
+      return keep_alive_ && (buffer_.size() > 0 || !core_->stopping.load(std::memory_order_relaxed));
+    };
+    begin_limit(goes_on() ? core_->options.idle_limit : Nanos(kDrainLimit));
+    stream_.end_watch([self = shared_from_this(), goes_on] {
       if (self->is_closed_) return;
       self->end_limit();
-      // A request that is coming in already is answered, also where the stop came before this.
-      const bool takes_more = !self->core_->stopping.load(std::memory_order_relaxed) || self->buffer_.size() > 0;
-      if (self->keep_alive_ && takes_more) return self->read_next();
+      if (goes_on()) return self->read_next();
       self->drain();
     });
   }

@@ -142,17 +142,21 @@ TEST_P(CacheShapes, WriteBackDemotesOnEviction) {
   EXPECT_EQ(h.failure, "");
 }
 
+std::optional<Explanation> explain_of(Harness& h, const std::vector<TokenId>& prompt) {
+  std::optional<Explanation> got;
+  BeginRequest request;
+  request.tokens = prompt;
+  h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
+  h.settle();
+  return got;
+}
+
 TEST_P(CacheShapes, ExplainNamesTiersAndReasons) {
   Harness h(options());
   (void)h.run(prompt_of(60), 4);
   h.settle();
   (void)h.cache->flush();
-  std::optional<Explanation> got;
-  const std::vector<TokenId> prompt = prompt_of(60);
-  BeginRequest request;
-  request.tokens = prompt;
-  h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
-  h.settle();
+  const std::optional<Explanation> got = explain_of(h, prompt_of(60));
   ASSERT_TRUE(got.has_value());
   EXPECT_EQ(got->device_restore_pages, 0u);
   EXPECT_EQ(got->storage_restore_pages, 14u);
@@ -167,12 +171,8 @@ TEST_P(CacheShapes, ExplainLeavesOutWhatIsTooShortToFetch) {
     o.config.prefetch_threshold = threshold;
     Harness h(o);
     store_only(h, prompt_of(60));
-    std::optional<Explanation> got;
     const std::vector<TokenId> prompt = prompt_of(60);
-    BeginRequest request;
-    request.tokens = prompt;
-    h.cache->explain(request, [&](Explanation e) { got = std::move(e); });
-    h.settle();
+    const std::optional<Explanation> got = explain_of(h, prompt);
     ASSERT_TRUE(got.has_value());
     EXPECT_TRUE(got->has_storage_answer);
     EXPECT_EQ(got->storage_restore_pages * h.model.page_size, h.run(prompt, 4).cached()) << got->storage_reason;

@@ -10,6 +10,7 @@ Runs the servers with sockets of our own in NOTIFY_SOCKET, one with a path and o
 """
 
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -117,6 +118,24 @@ def check_signal_during_start(binary, fifo, command):
     print(f"ok   larder {command[0]}: ends while it starts")
 
 
+def check_signal_as_first_process(binary, fifo, command):
+    """In a container: there the kernel drops a signal whose action is the default one."""
+    unshare = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+        print("skip larder as the first process of a container: unshare is refused here")
+        return
+    process = subprocess.Popen([*unshare, binary, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        with open(fifo, "w", encoding="utf-8"):  # once it reads
+            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii")
+            os.kill(int(children.split()[0]), signal.SIGTERM)
+            output, errors = process.communicate(timeout=60)
+        need(process.returncode == 128 + signal.SIGTERM, f"{process.returncode} after SIGTERM: {output}{errors}")
+    finally:
+        process.kill()
+    print("ok   larder as the first process of a container: ends while it starts")
+
+
 def main():
     binary = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +147,9 @@ def main():
             check_hangup(binary, command)
         fifo = f"{folder}/silent.json"
         os.mkfifo(fifo)
-        check_signal_during_start(binary, fifo, ["metadata-server", "--port", "0", "--import", fifo])
+        importing = ["metadata-server", "--port", "0", "--import", fifo]
+        check_signal_during_start(binary, fifo, importing)
+        check_signal_as_first_process(binary, fifo, importing)
         check_signal_during_start(binary, fifo, [*SERVERS[1][1], "--hicache-storage-backend", "file",
                                                  "--hicache-storage-backend-extra-config", "@" + fifo])
         check_without_a_listener(binary, None, "")

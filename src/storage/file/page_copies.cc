@@ -114,9 +114,7 @@ bool PageCopies::note_unread(const PageLocation& at) {
   return segment->active && segment->has_durable;
 }
 
-void PageCopies::note_read(const PageLocation& at) {
-  if (unread_.erase(place_in_store(at)) > 0) std::erase(unread_order_, place_in_store(at));
-}
+void PageCopies::note_read(const PageLocation& at) { unread_.erase(place_in_store(at)); }
 
 void PageCopies::end_move(const WriteRecord& record, bool is_ok) {
   if (!is_ok) take_back(record);

@@ -95,7 +95,7 @@ class PageCopies {
   std::weak_ptr<WriteRecord> moving_;
   std::uint64_t returns_ = 0;
   std::set<PlaceInStore> unread_;
-  std::deque<PlaceInStore> unread_order_;  // the same, oldest first
+  std::deque<PlaceInStore> unread_order_;  // these, oldest first, and some that could be read since
 };
 
 }  // namespace larder::file_store

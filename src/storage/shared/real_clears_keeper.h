@@ -19,7 +19,7 @@ struct KeptClears {
 };
 
 // With the lock of the share only. A file that is missing, broken or another store's begins the history anew, and says
-// so in the log unless it is missing; that it cannot be written says the log, too, and the first clear.
+// so in the log unless it is missing. If it cannot be written, the log says so, and each clear fails with that.
 [[nodiscard]] KeptClears open_clears(const std::string& directory, const Digest256& store, const Clock& clock);
 
 }  // namespace larder::share
