@@ -6,10 +6,11 @@ Builds with -DLARDER_DEFECTS=ON (build/defects), runs the simulator against each
 suites where the simulator has seen nothing, and prints a table: defect, what caught it, after how many worlds.
 Ends with 1 if a defect was not caught by anything.
 
-  tools/defects.py [--worlds 2000] [--only CopyErrorIgnored ...]
+  tools/defects.py [--worlds 2000] [--jobs 2] [--only CopyErrorIgnored ...]
 """
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -101,6 +102,7 @@ def by_suites(name, limit):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=2000, help="of the simulator, per defect")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="defects tried at once (the processors)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these defects, named as in the table")
     options = parser.parse_args()
     listed = defects()
@@ -111,14 +113,14 @@ def main():
     build()
     limit = limits(options.worlds)
     print("| defect | what it is | in the field | caught by | world |\n|---|---|---|---|---|")
+    chosen = [entry for entry in listed if not only or entry[0] in only]
     missed = 0
-    for name, words, field in listed:
-        if only and name not in only:
-            continue
-        caught = by_simulator(name, options.worlds, limit) or by_suites(name, limit)
-        missed += caught is None
-        who, when = caught or ("**nothing**", "-")
-        print(f"| {name} | {words} | {field} | {who} | {when} |", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as jobs:
+        results = jobs.map(lambda entry: by_simulator(entry[0], options.worlds, limit) or by_suites(entry[0], limit), chosen)
+        for (name, words, field), caught in zip(chosen, results):
+            missed += caught is None
+            who, when = caught or ("**nothing**", "-")
+            print(f"| {name} | {words} | {field} | {who} | {when} |", flush=True)
     return 1 if missed else 0
 
 

@@ -62,20 +62,33 @@ TEST_F(Clears, WhatAnotherProcessKeptIsRefusedAndAllHearOfIt) {
   EXPECT_EQ(late->emptied_mark(), host->emptied_mark());
 }
 
-// A write of one client hangs in the host's backend; the clear of another one waits for it.
-TEST_F(Clears, AClearWaitsForWhatOthersHaveUnderWay) {
+// A write of one client hangs in the host's backend.
+struct ClearsBehindAHungWrite : Clears {
   sim::FaultyBackend* faulty = nullptr;
   Counter arrived;
-  auto opened = environment.open(options_in(place), [&]() -> Result<std::unique_ptr<StorageBackend>> {
-    auto made = std::make_unique<sim::FaultyBackend>(environment.create("memory", "").value(), 1);
-    faulty = made.get();
-    return std::unique_ptr<StorageBackend>(
-        std::make_unique<HookedBackend>(std::move(made), [&arrived] { arrived.add(); }));
-  });
-  ASSERT_TRUE(opened.is_ok());
-  const auto one = open(), two = open();
-  ASSERT_TRUE(one && two);
-  faulty->fail_nth(1, sim::StorageFault::kHung);
+  std::unique_ptr<SharedBackend> host, one, two;
+
+  void SetUp() override {
+    auto opened = environment.open(options_in(place), [this]() -> Result<std::unique_ptr<StorageBackend>> {
+      auto made = std::make_unique<sim::FaultyBackend>(environment.create("memory", "").value(), 1);
+      faulty = made.get();
+      return std::unique_ptr<StorageBackend>(
+          std::make_unique<HookedBackend>(std::move(made), [this] { arrived.add(); }));
+    });
+    ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
+    host = std::move(*opened);
+    one = open();
+    two = open();
+    ASSERT_TRUE(one && two);
+    faulty->fail_nth(1, sim::StorageFault::kHung);
+  }
+  void release() {
+    EXPECT_EQ(faulty->release_hung(), 1u);
+    faulty->release_all();
+  }
+};
+
+TEST_F(ClearsBehindAHungWrite, AClearWaitsForWhatOthersHaveUnderWay) {
   auto hung = start_write(*one, 1, kClearedBytes);
   ASSERT_TRUE(arrived.wait_for(1));
   const ClearMark before = two->clear_mark();
@@ -84,11 +97,20 @@ TEST_F(Clears, AClearWaitsForWhatOthersHaveUnderWay) {
   while (two->clear_mark() == before && real_clock().now() < limit) rest();
   ASSERT_TRUE(write_page(*two, 2, kClearedBytes).is_ok()) << "it does not wait for the clear";
   EXPECT_NE(cleared.result.wait_for(std::chrono::seconds(0)), std::future_status::ready);
-  EXPECT_EQ(faulty->release_hung(), 1u);
-  faulty->release_all();
+  release();
   EXPECT_TRUE(hung.wait().groups.at(0).is_ok());
   EXPECT_TRUE(cleared.wait().status.is_ok());
   EXPECT_EQ(read_page(*one, 1, kClearedBytes).code(), StatusCode::kNotFound);
+}
+
+TEST_F(ClearsBehindAHungWrite, WhoAskedForTheClearClosesWithoutWaiting) {
+  auto hung = start_write(*one, 1, kClearedBytes);
+  ASSERT_TRUE(arrived.wait_for(1));
+  auto cleared = start_clear(*two, nullptr);
+  EXPECT_TRUE(two->close(kAnswerLimit).is_ok());
+  EXPECT_EQ(cleared.wait().status.code(), StatusCode::kCancelled);
+  release();
+  EXPECT_TRUE(hung.wait().groups.at(0).is_ok());
 }
 
 TEST_F(Clears, ATakeoverKeepsTheMarks) {

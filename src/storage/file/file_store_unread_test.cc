@@ -20,7 +20,7 @@ namespace larder::file_store {
 namespace {
 
 constexpr std::size_t kUnreadPage = 40'000;  // one per segment
-constexpr std::uint64_t kPages = 8;
+constexpr std::uint64_t kUnreadPages = 8;
 
 class UnreadTest : public FailureTest {
  protected:
@@ -31,7 +31,7 @@ class UnreadTest : public FailureTest {
   void fill(const std::string& directories, BackendOptions options = {}, bool is_durable = false) {
     directories_ = options["directory"] = directories;
     open(executor_, options);
-    for (std::uint64_t i = 0; i < kPages; ++i) ASSERT_TRUE(put(i, kUnreadPage, is_durable).is_ok()) << i;
+    for (std::uint64_t i = 0; i < kUnreadPages; ++i) ASSERT_TRUE(put(i, kUnreadPage, is_durable).is_ok()) << i;
   }
   void reopen() {
     backend_.reset();
@@ -44,7 +44,7 @@ class UnreadTest : public FailureTest {
   }
   std::set<std::uint64_t> unreadable() {
     std::set<std::uint64_t> out;
-    for (std::uint64_t i = 0; i < kPages; ++i) {
+    for (std::uint64_t i = 0; i < kUnreadPages; ++i) {
       if (!get(i, kUnreadPage).is_ok()) out.insert(i);
     }
     return out;
@@ -72,24 +72,24 @@ TEST_F(UnreadTest, APageOfADeadDiskIsWrittenAnewToAnotherOne) {
     backend_.reset();
     files_ = std::make_unique<sim::HookedFiles>(3);
     fill("/bad:/good");
-    ASSERT_EQ(segments_in("/bad").size(), kPages / 2);
+    ASSERT_EQ(segments_in("/bad").size(), kUnreadPages / 2);
     if (is_opening_what_fails) reopen();  // so that no file is open
     (is_opening_what_fails ? files_->before_open : files_->before_read) = fails_below("/bad/");
     const std::set<std::uint64_t> lost = unreadable();
-    EXPECT_EQ(lost.size(), kPages / 2);
-    EXPECT_EQ(backend_->stats().pages, kPages) << "none is dropped";
+    EXPECT_EQ(lost.size(), kUnreadPages / 2);
+    EXPECT_EQ(backend_->stats().pages, kUnreadPages) << "none is dropped";
     for (const std::uint64_t i : lost) {
       EXPECT_TRUE(put(i, kUnreadPage).is_ok());
       EXPECT_TRUE(get(i, kUnreadPage).is_ok())
           << "page " << i << " was computed and written, and the other disk has room";
     }
     EXPECT_EQ(duplicates(), 0u);
-    for (std::uint64_t i = 0; i < kPages; ++i) {
+    for (std::uint64_t i = 0; i < kUnreadPages; ++i) {
       EXPECT_TRUE(put(i, kUnreadPage).is_ok());
       EXPECT_TRUE(get(i, kUnreadPage).is_ok()) << i;
     }
-    EXPECT_EQ(duplicates(), kPages) << "once is enough";
-    EXPECT_EQ(backend_->stats().pages, kPages);
+    EXPECT_EQ(duplicates(), kUnreadPages) << "once is enough";
+    EXPECT_EQ(backend_->stats().pages, kUnreadPages);
   }
 }
 
@@ -105,7 +105,7 @@ TEST_F(UnreadTest, ADiskThatComesBackHasItsPages) {
   EXPECT_EQ(duplicates(), lost.size()) << "a page that could be read since is here";
   reopen();
   EXPECT_TRUE(unreadable().empty());
-  EXPECT_EQ(backend_->stats().pages, kPages);
+  EXPECT_EQ(backend_->stats().pages, kUnreadPages);
 }
 
 TEST_F(UnreadTest, ABadSpotOfTheOnlyDiskIsWrittenAnewElsewhere) {
@@ -121,7 +121,7 @@ TEST_F(UnreadTest, ABadSpotOfTheOnlyDiskIsWrittenAnewElsewhere) {
 // and whether or not the segment of the old one takes appends.
 TEST_F(UnreadTest, ADurablePageSurvivesThatItIsWrittenAnew) {
   for (const std::string fsync : {"segment", "group", "off"}) {
-    for (const std::uint64_t page : {std::uint64_t{2}, kPages - 1}) {
+    for (const std::uint64_t page : {std::uint64_t{2}, kUnreadPages - 1}) {
       for (const bool is_durable : {false, true}) {
         SCOPED_TRACE("fsync " + fsync + ", page " + std::to_string(page) + (is_durable ? ", durable" : ""));
         backend_.reset();
@@ -180,7 +180,7 @@ TEST_F(UnreadTest, ASegmentThatCannotBeReadKeepsNoStoreShut) {
   files_->before_read = nullptr;
   reopen();
   EXPECT_TRUE(unreadable().empty());
-  EXPECT_EQ(backend_->stats().pages, kPages);
+  EXPECT_EQ(backend_->stats().pages, kUnreadPages);
 }
 
 // Generations: pages of a segment that could not be read are older than a clear that came meanwhile, whatever else the

@@ -77,8 +77,8 @@ void fail_operation(const ClientOperation& operation, std::size_t from, const St
   } else if (const auto* write = std::get_if<std::shared_ptr<WriteOperation>>(&operation)) {
     auto& groups = (*write)->result.groups;
     std::fill(groups.begin() + static_cast<std::ptrdiff_t>(from), groups.end(), why);
-  } else {
-    std::get<std::shared_ptr<ClearOperation>>(operation)->result = why;
+  } else if (const auto& clear = std::get<std::shared_ptr<ClearOperation>>(operation)) {
+    clear->result = why;
   }
 }
 
@@ -438,7 +438,7 @@ void ClientSession::end_part(std::uint64_t number, std::vector<Status> statuses)
     tell((*read)->result.items);
   } else if (const auto* write = std::get_if<std::shared_ptr<WriteOperation>>(&flight.operation)) {
     tell((*write)->result.groups);
-  } else if (const auto* clear = std::get_if<std::shared_ptr<ClearOperation>>(&flight.operation)) {
+  } else if (const auto* clear = std::get_if<std::shared_ptr<ClearOperation>>(&flight.operation); clear && *clear) {
     (*clear)->result = std::move(statuses.front());
   }
   if (flight.part.end < count) {
@@ -446,6 +446,26 @@ void ClientSession::end_part(std::uint64_t number, std::vector<Status> statuses)
     line_[urgency].push_front({std::move(flight.operation), flight.part.end});
   }
   pump();
+}
+
+void ClientSession::end_clears() {
+  std::vector<ClientOperation> ended;  // `done` runs when all is in order here
+  const Status why =
+      cancelled("the store was closed before the clear had ended; the process that hosts it may still do it");
+  for (auto& [number, flight] : flights_) {
+    auto* const clear = std::get_if<std::shared_ptr<ClearOperation>>(&flight.operation);
+    if (clear == nullptr) continue;
+    fail_operation(*clear, 0, why);
+    ended.emplace_back(std::exchange(*clear, nullptr));
+  }
+  for (auto& line : line_) {
+    std::erase_if(line, [&](Waiting& waiting) {
+      if (!std::holds_alternative<std::shared_ptr<ClearOperation>>(waiting.operation)) return false;
+      fail_operation(waiting.operation, 0, why);
+      ended.push_back(std::move(waiting.operation));
+      return true;
+    });
+  }
 }
 
 void ClientSession::end(const Status& why) {

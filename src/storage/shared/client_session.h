@@ -70,6 +70,8 @@ class ClientSession {
   void ask_stats();  // at most one question is under way
   [[nodiscard]] Status on_frame(const Head& head, std::string_view body);
   void on_copied(std::uint64_t number, bool is_done);
+  // Ends all clears with kCancelled. The host may still do those that it was asked for; its answers are dropped.
+  void end_clears();
   // Ends all operations with `why` (those whose payloads are being copied: when that has ended). Nothing is sent after.
   void end(const Status& why);
   [[nodiscard]] const ArenaRoom& room() const { return room_; }
@@ -83,7 +85,7 @@ class ClientSession {
   };
   enum class Stage : std::uint8_t { kAsked, kCopyingIn, kCopyingOut };
   struct Flight {
-    ClientOperation operation;
+    ClientOperation operation;  // an empty pointer: a clear that end_clears() has ended
     Part part;
     Stage stage = Stage::kAsked;
     std::vector<Status> statuses;  // kCopyingOut: what is told then

@@ -104,6 +104,7 @@ void ShareDriver::handle(ShareState::Batch batch) {
   for (const ShareState::Copied& copied : batch.copied) {
     if (session_ && copied.session == session_number_) session_->on_copied(copied.number, copied.is_done);
   }
+  if (batch.is_ending_clears && session_) session_->end_clears();
   if (batch.is_asking_stats && session_) session_->ask_stats();
   for (ShareState::Answer& answer : batch.answers) {
     const auto guest = guests_.find(answer.client);

@@ -273,6 +273,29 @@ TEST_F(ShareSession, TheEndOfTheConnectionEndsEverything) {
   executor.run_all();
 }
 
+// Who closes does not wait for clears: asked for or still in the line. The host's late answers disturb nothing.
+TEST_F(ShareSession, ClearsEndBeforeTheirAnswers) {
+  inner->set_plan({.is_holding = true});
+  const auto asked = submit<ClearOperation>(std::shared_ptr<const StoreScope>());
+  const auto written = submit<WriteOperation>(write_of(0, 1, 60'000));
+  const auto waiting = submit<WriteOperation>(write_of(1, 1, 60'000));  // the arena has no room for both
+  const auto behind = submit<ClearOperation>(scope);
+  client->end_clears();
+  EXPECT_EQ(asked->value().code(), StatusCode::kCancelled);
+  EXPECT_EQ(behind->value().code(), StatusCode::kCancelled);
+  EXPECT_FALSE(written->has_value() || waiting->has_value()) << "writes end as ever";
+  client->end_clears();  // nothing is left
+  run();
+  inner->set_plan({});
+  inner->release_all();
+  run();
+  EXPECT_TRUE(written->value().groups[0].is_ok() && waiting->value().groups[0].is_ok());
+  const auto again = submit<ClearOperation>(scope);
+  client->end_clears();
+  client->end(unavailable("gone"));
+  EXPECT_EQ(again->value().code(), StatusCode::kCancelled);
+}
+
 TEST_F(ShareSession, ACopyUnderWayHoldsItsOperation) {
   connect(std::size_t{4} << 20, 1000);
   const auto written = submit<WriteOperation>(write_of(0, 1, 1 << 20));

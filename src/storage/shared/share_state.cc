@@ -11,6 +11,9 @@ Status ShareState::post(const ClientOperation& operation) {
       return unavailable("the shared store has no host now" +
                          (error_.is_ok() ? std::string() : ": " + error_.message()));
     }
+    if (has_ended_clears_ && std::holds_alternative<std::shared_ptr<ClearOperation>>(operation)) {
+      return cancelled("the shared store is being closed");
+    }
     inbox_.operations.push_back(operation);
     is_wanted = must_wake();
   }
@@ -37,6 +40,16 @@ void ShareState::post_answer(Answer answer) {
 }
 void ShareState::post_opened(Opened opened) {
   put([&](Batch& inbox) { inbox.opened.emplace(std::move(opened)); });
+}
+
+void ShareState::post_end_clears() {
+  bool is_wanted = false;
+  {
+    LockGuard guard(mutex_);
+    inbox_.is_ending_clears = has_ended_clears_ = true;
+    is_wanted = must_wake();
+  }
+  wake_if(is_wanted);
 }
 
 void ShareState::post_stop() {

@@ -62,9 +62,11 @@ class ShareState {
     std::vector<Answer> answers;
     std::optional<Opened> opened;
     bool is_asking_stats = false;
+    bool is_ending_clears = false;
     bool is_stopping = false;
     [[nodiscard]] bool is_empty() const {
-      return operations.empty() && copied.empty() && answers.empty() && !opened && !is_asking_stats && !is_stopping;
+      return operations.empty() && copied.empty() && answers.empty() && !opened && !is_asking_stats &&
+             !is_ending_clears && !is_stopping;
     }
   };
 
@@ -72,11 +74,13 @@ class ShareState {
   ShareState(std::unique_ptr<Waker> waker, std::string directory)
       : waker_(std::move(waker)), directory_(std::move(directory)) {}
 
-  // kUnavailable: no client now; the operation is left to the caller.
+  // kUnavailable: no client now; kCancelled: a clear after post_end_clears(). The operation is left to the caller.
   [[nodiscard]] Status post(const ClientOperation& operation) LARDER_EXCLUDES(mutex_);
   void post_copied(Copied copied) LARDER_EXCLUDES(mutex_);
   void post_answer(Answer answer) LARDER_EXCLUDES(mutex_);
   void post_opened(Opened opened) LARDER_EXCLUDES(mutex_);
+  // Ends a client's clears with kCancelled, and refuses more: who closes does not wait for other processes' writes.
+  void post_end_clears() LARDER_EXCLUDES(mutex_);
   void post_stop() LARDER_EXCLUDES(mutex_);
 
   [[nodiscard]] SharedRole role() const LARDER_EXCLUDES(mutex_);
@@ -141,6 +145,7 @@ class ShareState {
   bool is_settled_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_opening_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_woken_ LARDER_GUARDED_BY(mutex_) = true;  // until it waits for the first time
+  bool has_ended_clears_ LARDER_GUARDED_BY(mutex_) = false;
   bool is_stopped_ LARDER_GUARDED_BY(mutex_) = false;
   Batch inbox_ LARDER_GUARDED_BY(mutex_);
 };

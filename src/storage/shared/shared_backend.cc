@@ -33,6 +33,7 @@ class SharedBackendImpl final : public SharedBackend {
         driver_(options, std::move(open_inner), executor, clock, state_, waker_, gate_) {}
   ~SharedBackendImpl() override {
     gate_.close();
+    state_->post_end_clears();
     // A client's buffers are its own: the host knows the arena only. So a host that is stuck does not hold them up.
     // As long as operations end, it is not.
     std::uint64_t left = 0, before = ~std::uint64_t{0};
@@ -88,6 +89,8 @@ class SharedBackendImpl final : public SharedBackend {
     return unsupported("storage backend '" + info_.name + "': the process that hosts the store does its transfers");
   }
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override {
+    gate_.close();
+    state_->post_end_clears();
     LARDER_RETURN_IF_ERROR(gate_.close_within(limit));
     if (const std::shared_ptr<HostedStore> hosted = state_->hosted()) {
       LARDER_RETURN_IF_ERROR(hosted->inner->close(limit));
