@@ -14,7 +14,7 @@
 namespace larder {
 namespace {
 
-using Server = SwitchReport::Server;
+using SwitchedServer = SwitchReport::Server;
 using End = SwitchReport::End;
 
 constexpr const char* kRoute = "/hicache/storage-backend";
@@ -112,7 +112,7 @@ Status refusal(const AttachedStorage& has, const AttachedStorage& wanted) {
                                  : ": detach that first"));
 }
 
-const char* word_of(const Server& server) {
+const char* word_of(const SwitchedServer& server) {
   switch (server.end) {
     case End::kUntouched: return "as it was";
     case End::kWasSo: return "was so already";
@@ -137,7 +137,7 @@ bool is_as_wanted(const AttachedStorage& has, const AttachedStorage& wanted) {
 }
 
 bool SwitchReport::is_clean() const {
-  return std::none_of(servers.begin(), servers.end(), [](const Server& s) { return s.end == End::kUnknown; });
+  return std::none_of(servers.begin(), servers.end(), [](const SwitchedServer& s) { return s.end == End::kUnknown; });
 }
 
 SwitchReport ReplicaSwitch::attach_storage(const AttachedStorage& wanted) { return run(wanted); }
@@ -148,7 +148,7 @@ SwitchReport ReplicaSwitch::run(const AttachedStorage& wanted) {
   report.status = ask_all(wanted, report);
   if (!report.status.is_ok()) return report;
   for (std::size_t i = 0; i < doors_.size(); ++i) {
-    Server& server = report.servers[i];
+    SwitchedServer& server = report.servers[i];
     if (server.end == End::kWasSo) continue;
     server.status = change(*doors_[i], wanted);
     if (server.status.is_ok()) {
@@ -166,7 +166,7 @@ Status ReplicaSwitch::ask_all(const AttachedStorage& wanted, SwitchReport& repor
   before_.clear();
   Status first;
   for (const auto& door : doors_) {
-    Server& server = report.servers.emplace_back();
+    SwitchedServer& server = report.servers.emplace_back();
     server.name = door->name();
     const Result<AttachedStorage> has = door->ask();
     before_.push_back(has.is_ok() ? *has : AttachedStorage{});
@@ -217,7 +217,7 @@ AttachedStorage ReplicaSwitch::way_back(StorageDoor& door, AttachedStorage befor
 
 void ReplicaSwitch::put_back(std::size_t last, SwitchReport& report) {
   for (std::size_t i = last + 1; i-- > 0;) {
-    Server& server = report.servers[i];
+    SwitchedServer& server = report.servers[i];
     if (server.end == End::kWasSo) continue;
     // Also the one that has refused: a part of its own replicas may have changed.
     Status status = put_policies_back(*doors_[i], before_[i]);
@@ -231,7 +231,7 @@ void ReplicaSwitch::put_back(std::size_t last, SwitchReport& report) {
 
 std::string switch_text(const SwitchReport& report) {
   std::string out;
-  for (const Server& server : report.servers) {
+  for (const SwitchedServer& server : report.servers) {
     out += fmt::format("{}: {}{}{}\n", server.name, word_of(server), server.status.is_ok() ? "" : ": ",
                        server.status.message());
   }

@@ -325,6 +325,25 @@ def test_too_many_at_once_are_asked_to_come_again(model, start):
     assert serve.post("/completion", {"prompt": ["a"] * 2, "n_predict": 2})[0] == 200
 
 
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_a_system_prompt_is_a_restore_point_before_anybody_else_came(route, model, start):
+    serve = start(Serve(model("qwen3next"), "-c", 8192, "-p", 1, *BATCH))
+    system = "You keep the larder. " * 40
+
+    def reused(question):
+        said = [{"role": "user", "content": question}]
+        body = {"/v1/chat/completions": {"messages": [{"role": "system", "content": system}, *said], "max_tokens": 2},
+                "/v1/messages": {"system": system, "messages": said, "max_tokens": 2},
+                "/v1/responses": {"instructions": system, "input": question, "max_output_tokens": 2}}[route]
+        status, head, answer = serve.post(route, {**body, "temperature": 0})
+        assert status == 200, answer
+        return int(head["X-Larder-Reused-Tokens"])
+
+    assert reused("What is on the first shelf? " * 10) == 0
+    serve.wait_stored()
+    assert reused("And in the cellar, I wonder? " * 10) >= 832 - 64
+
+
 def test_a_key_is_asked_for(model, start, tmp_path):
     (tmp_path / "key").write_text("secret\n")
     serve = start(Serve(model("qwen3"), "--api-key-file", tmp_path / "key"))
@@ -333,6 +352,8 @@ def test_a_key_is_asked_for(model, start, tmp_path):
     assert serve.post("/completion", body, {"Authorization": "Bearer secres"})[0] == 401
     assert serve.post("/completion", body, {"Authorization": "Bearer secret"})[0] == 200
     assert serve.post("/completion", body, {"X-Api-Key": "secret"})[0] == 200
+    assert serve.post("/completion", body, {"Authorization": "Bearer secret", "X-Api-Key": "another"})[0] == 200
+    assert serve.post("/completion", body, {"Authorization": "Bearer secres", "X-Api-Key": "secret"})[0] == 401
     assert serve.get("/health")[0] == 200
 
 

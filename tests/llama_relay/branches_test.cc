@@ -187,7 +187,7 @@ TEST(RelaySlots, OthersHaveWhatOneHasComputed) {
   }
 }
 
-// One context for all slots: what idle ones hold is in the way of a restore.
+// One context for all slots, and a smaller one than the proxy believes: what idle ones hold is in the way of a restore.
 TEST(RelaySlots, IdleOnesMakeRoomForARestore) {
   Rig rig({.geometry = geometry_of("dense"), .slots = 2, .shared_context = 300});
   const Tokens a = random_tokens(200, 1);

@@ -77,6 +77,55 @@ TEST_F(RelayFailures, AnswersThatFailAreTheServers) {
   (void)rig_.ask(a_);
 }
 
+// Its head said 200.
+TEST_F(RelayFailures, StreamsThatEndInAnErrorHaveFailed) {
+  rig_.server().fail("answer", Fault::kErrorEvent);
+  EXPECT_EQ(rig_.post("/completion", {{"prompt", a_}, {"n_predict", 4}, {"stream", true}}).http, 200u);
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.metric("larder_proxy_failed_requests_total"), 1);
+  const auto recent = HttpClient(rig_.url(), std::chrono::seconds(20)).request("GET", "/larder/recent");
+  ASSERT_TRUE(recent.is_ok());
+  const Json last = Json::parse(recent->body).at("requests")[0];
+  EXPECT_EQ(last.at("finish"), "error") << last.dump();
+  const Answer again = rig_.ask(a_);
+  EXPECT_EQ(again.from, "host") << "its slot is empty";
+  EXPECT_LE(again.reused, again.body.at("timings").at("cache_n").get<std::uint64_t>());
+}
+
+// A slot's file of restores stays, for the next one. Where it is in the way it goes.
+TEST(RelayFullFolder, FilesOfRestoresMakeRoomForOthers) {
+  Rig rig({.geometry = geometry_of("dense"), .slots = 4});
+  std::vector<Tokens> prompts;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    (void)rig.ask(prompts.emplace_back(random_tokens(200, 10 + i)));
+    rig.wait_idle();
+  }
+  rig.server().replace();
+  EXPECT_EQ(rig.ask(prompts[0]).from, "host");
+  rig.wait_idle();
+  const std::uint64_t one = rig.folder().used_bytes();
+  EXPECT_GT(one, 0u);
+  rig.folder().limit(one + one / 2);
+  for (const std::size_t i : {1u, 2u, 3u}) {
+    EXPECT_EQ(rig.ask(prompts[i]).from, "host") << "its file takes the place of the one before";
+    rig.wait_idle();
+  }
+  EXPECT_EQ(rig.slot_files().size(), 1u);
+  const std::string refused = "larder_proxy_saves_total{outcome=\"refused\"}";
+  const double saved = rig.metric("larder_proxy_saves_total{outcome=\"saved\"}");
+  (void)rig.ask(random_tokens(190, 20));
+  rig.wait_idle();
+  EXPECT_EQ(rig.metric(refused), 0);
+  EXPECT_EQ(rig.metric("larder_proxy_saves_total{outcome=\"saved\"}"), saved + 1);
+  EXPECT_EQ(rig.metric("larder_proxy_failed_restores_total"), 0);
+
+  rig.folder().limit(one / 2);  // no file fits
+  (void)rig.ask(random_tokens(190, 21));
+  rig.wait_idle();
+  EXPECT_EQ(rig.metric(refused), 1);
+  EXPECT_EQ(rig.slot_files(), std::vector<std::string>{}) << "nothing is left that is of no use";
+}
+
 // With --slot-dir the folder is not the proxy's, and it may be memory.
 TEST_F(RelayFailures, FilesOfRestoresGoWithTheProxy) {
   for (const Tokens& prompt : {a_, other_}) {

@@ -110,8 +110,18 @@ Tokens expected_answer(const BlobGeometry& geometry, const Tokens& prompt, std::
   return out;
 }
 
+// With or without a scheme.
+bool FakeLlamaServer::lets_in(const HttpRequest& request) const {
+  if (settings_.key.empty() || request.path == "/health") return true;
+  std::string key = request.authorization;
+  const std::string* second = find_field(request.fields, "X-Api-Key");
+  if (key.empty() && second != nullptr) key = *second;
+  return key == settings_.key || key == "Bearer " + settings_.key;
+}
+
 void FakeLlamaServer::serve(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) {
   ReplyStream reply(exchange);
+  if (!lets_in(request)) return refuse(reply, 401, "Invalid API Key");
   if (request.path != "/props" && request.path != "/health") wake();
   if (request.method == "GET") return tell(request, reply);
   if (!check_json_size(request.body).is_ok()) return refuse(reply, 400, "too much JSON");
@@ -229,9 +239,11 @@ void FakeLlamaServer::check_completion(const Json& body, Form form) {
 void FakeLlamaServer::complete(const Json& body, Form form, ReplyStream& reply) {
   check_completion(body, form);
   if (!body.contains("prompt") && !body.contains("messages")) return refuse(reply, 400, "no prompt");
-  const Ask ask = ask_of(body, form);
-  const std::optional<Fault> fault = begin(ask.most == 0 ? "prefill" : "answer");
+  Ask ask = ask_of(body, form);
+  std::optional<Fault> fault = begin(ask.most == 0 ? "prefill" : "answer");
   if (fault == Fault::kDrop) return drop(reply);
+  ask.fails = fault == Fault::kErrorEvent;
+  if (ask.fails) fault.reset();
   if (fault || ask.prompt.size() >= settings_.context) return refuse(reply, fault ? 500 : 400, "not today");
   std::optional<std::uint32_t> wanted;
   if (body.contains("id_slot") && form != Form::kMessages) wanted = body["id_slot"].get<std::uint32_t>();
@@ -282,19 +294,21 @@ void FakeLlamaServer::answer(const Ask& ask, std::uint32_t slot, const std::vect
   HttpResponse head;
   head.content_type = "text/event-stream";
   if (ask.streams) reply.begin(std::move(head));  // before the prompt is computed
-  bool is_wanted = wait_while_held("prompt", &reply);
+  bool is_wanted = wait_while_held("prompt", &reply), is_lost = false;
   if (is_wanted) {
     LockGuard guard(mutex_);
+    slots_[slot].is_computing = true;
     logits = compute(slot, ask, made);
+    is_lost = slots_[slot].is_lost;
   }
-  for (std::uint64_t i = 0; i < ask.most && is_wanted; ++i) {
+  for (std::uint64_t i = 0; i < ask.most && is_wanted && !is_lost; ++i) {
     bool is_held = false;
     {
       LockGuard guard(mutex_);
-      if (settings_.shifts_context && slots_[slot].tokens.size() + 1 >= settings_.context) shift(slot);
-      if (i > 0) logits = decode(slot, std::span(&made.tokens.back(), 1));
+      is_lost = !next_token(slot, ask, made, logits);
       is_held = held_ == "answer" && held_tokens_ == i;
     }
+    if (is_lost) break;
     if (is_held) is_wanted = wait_while_held("answer", &reply);
     const auto [token, probability] = token_of(logits);
     made.tokens.push_back(token);
@@ -302,12 +316,37 @@ void FakeLlamaServer::answer(const Ask& ask, std::uint32_t slot, const std::vect
     const bool is_sent = !ask.streams || reply.write("data: " + piece(ask, token).dump() + "\n\n");
     is_wanted = is_wanted && is_sent && !reply.is_gone();
   }
+  {
+    LockGuard guard(mutex_);
+    slots_[slot].is_computing = slots_[slot].is_lost = false;
+  }
   give_children(slot, children, reply);
   give_slot(slot, reply);
   if (!is_wanted) return;
+  if (is_lost) return end_lost(ask, reply);
   if (!ask.streams) return respond(reply, whole(ask, made));
   made.tokens.clear();
   (void)reply.write("data: " + whole(ask, made).dump() + "\n\ndata: [DONE]\n\n");
+  (void)reply.end();
+}
+
+bool FakeLlamaServer::next_token(std::uint32_t slot, const Ask& ask, Made& made, std::vector<float>& logits) {
+  if (ask.fails && !made.tokens.empty()) {
+    cut(slot, 0);
+    return false;
+  }
+  if (slots_[slot].is_lost) return false;
+  if (settings_.shifts_context && slots_[slot].tokens.size() + 1 >= settings_.context) shift(slot);
+  if (!made.tokens.empty()) logits = decode(slot, std::span(&made.tokens.back(), 1));
+  return !slots_[slot].is_lost;
+}
+
+void FakeLlamaServer::end_lost(const Ask& ask, ReplyStream& reply) {
+  const Json error = {{"code", 500}, {"message", "Context size has been exceeded."}, {"type", "server_error"}};
+  if (!ask.streams) return respond(reply, {{"error", error}}, 500);
+  (void)reply.write(ask.form == Form::kMessages
+                        ? "event: error\ndata: " + Json{{"type", "error"}, {"error", error}}.dump() + "\n\n"
+                        : "data: " + Json{{"error", error}}.dump() + "\n\n");
   (void)reply.end();
 }
 

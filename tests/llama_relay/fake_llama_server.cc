@@ -241,7 +241,7 @@ bool FakeLlamaServer::save(std::uint32_t slot, const std::string& path, std::opt
     bytes.insert(bytes.end(), blob->begin() + kHeadBytes, blob->end());
   }
   if (fault == Fault::kCut || fault == Fault::kRefuse) bytes.resize(bytes.size() - 3);
-  const auto file = real_file_system().open(path, {.write = true, .create = true, .truncate = true});
+  const auto file = settings_.files->open(path, {.write = true, .create = true, .truncate = true});
   return file.is_ok() && write_fully(**file, bytes, 0).is_ok();
 }
 
@@ -267,9 +267,7 @@ bool FakeLlamaServer::restore(std::uint32_t slot, const std::string& path) {
   LockGuard guard(mutex_);
   if (!fits) complain_locked("a restored file whose parts end at different tokens");
   cut(slot, 0);
-  std::uint64_t all = end;
-  for (const Slot& one : slots_) all += one.tokens.size();
-  if (all > settings_.shared_context) return false;
+  if (shared_cells() > 0 && used_cells() + end > shared_cells()) return false;
   Slot& mine = slots_[slot];
   const Status loaded = host_.load(slot, blob, false);
   if (!fits || !loaded.is_ok()) return false;
@@ -282,6 +280,35 @@ bool FakeLlamaServer::restore(std::uint32_t slot, const std::string& path) {
 }
 
 // ---- computing
+
+std::uint64_t FakeLlamaServer::shared_cells() const {
+  if (settings_.geometry.streams > 1 || settings_.slots == 1) return 0;
+  return settings_.shared_context > 0 ? settings_.shared_context : settings_.context;
+}
+
+std::uint64_t FakeLlamaServer::used_cells() const {
+  std::uint64_t all = 0;
+  for (const Slot& one : slots_) all += one.tokens.size();
+  return all;
+}
+
+bool FakeLlamaServer::make_room(std::uint64_t tokens) {
+  while (shared_cells() > 0 && used_cells() + tokens > shared_cells()) {
+    const auto is_idle = [](const Slot& one) { return !one.is_busy && !one.tokens.empty(); };
+    const auto idle = std::ranges::find_if(slots_, is_idle);
+    if (idle != slots_.end()) {
+      cut(static_cast<std::uint32_t>(idle - slots_.begin()), 0);
+      continue;
+    }
+    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+      if (!slots_[i].is_computing) continue;
+      slots_[i].is_lost = true;
+      cut(i, 0);
+    }
+    return false;
+  }
+  return true;
+}
 
 void FakeLlamaServer::cut(std::uint32_t slot, std::uint64_t tokens) {
   host_.share(slot, kScratch, 0, static_cast<std::uint32_t>(tokens));
@@ -360,6 +387,7 @@ std::uint64_t FakeLlamaServer::resume(std::uint32_t slot, const Ask& ask) {
 
 std::vector<float> FakeLlamaServer::decode(std::uint32_t slot, std::span<const TokenId> tokens) {
   Slot& mine = slots_[slot];
+  if (!make_room(tokens.size())) return {};
   constexpr TokenId kAdapted = 5000;
   Tokens seen(tokens.begin(), tokens.end());
   for (TokenId& token : seen) token += mine.is_adapted ? kAdapted : 0;
@@ -375,6 +403,7 @@ std::vector<float> FakeLlamaServer::compute(std::uint32_t slot, const Ask& ask, 
   const std::uint64_t offset = settings_.checkpoint_offset;
   if (offset > 0 && rest.size() > offset) {
     (void)decode(slot, rest.first(rest.size() - offset));
+    if (slots_[slot].is_lost) return {};
     auto blob = host_.save(slot, true);
     if (blob) slots_[slot].checkpoints[ask.prompt.size() - offset] = std::move(*blob);
     rest = rest.last(offset);

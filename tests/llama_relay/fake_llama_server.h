@@ -7,6 +7,9 @@
 // written as llama.cpp does: a wrong byte, page, order or checkpoint that is restored is another answer, which
 // expected_answer() tells. Text is its bytes, with a token in front.
 //
+// Slots that share their cells (geometry.streams 1) share `shared_context`: where that is full while one computes, the
+// first one that does not is emptied, and nobody is told; where there is none, all that compute fail and are empty.
+//
 // It is stricter than the real one. What the proxy must not do is noted for take_complaints(): a slot that two requests
 // use at once, a request without a slot, fields that nobody asked for, a save of an empty slot, an impossible file.
 //
@@ -22,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_system.h"
 #include "base/metrics.h"
 #include "base/ranked_mutex.h"
 #include "base/thread_pool.h"
@@ -39,9 +43,10 @@ inline constexpr TokenId kMedia = 1000;  // what an image becomes
 struct FakeServerSettings {
   BlobGeometry geometry;
   std::uint32_t slots = 1, context = 1024;
-  std::uint32_t shared_context = 1u << 20;  // of all slots together: a restore that does not fit is refused
-  bool shifts_context = false;              // a slot that is full loses half of its tokens, and moves the others' rows
-  std::uint32_t checkpoint_offset = 0;      // a state is kept so many tokens before the end of each prompt; 0: none is
+  // Of all slots together, if they share it: a restore that does not fit is refused. 0: as much as `context`.
+  std::uint32_t shared_context = 0;
+  bool shifts_context = false;          // a slot that is full loses half of its tokens, and moves the others' rows
+  std::uint32_t checkpoint_offset = 0;  // a state is kept so many tokens before the end of each prompt; 0: none is
   // --swa-full: it goes back to wherever the window has a row before, whether all that is seen from there is in it or
   // not.
   bool has_full_window = false;
@@ -50,13 +55,16 @@ struct FakeServerSettings {
   nlohmann::json adapters = nlohmann::json::array();  // of /lora-adapters
   std::uint16_t port = 0;
   TlsFiles tls{};
+  std::string key{};                        // empty: it asks for none
+  FileSystem* files = &real_file_system();  // through which slots are saved
 };
 
 enum class Fault : std::uint8_t {
   kRefuse,      // an error; "restore": the slot is empty then; "save": a part of the file is there
   kDrop,        // the connection breaks off, and nothing is done
   kOtherToken,  // "save": the file has another token
-  kCut          // "save": the file ends too early
+  kCut,         // "save": the file ends too early
+  kErrorEvent   // "answer": a stream ends so behind its first token, and the slot is empty
 };
 
 class FakeLlamaServer {
@@ -91,6 +99,8 @@ class FakeLlamaServer {
   struct Slot {
     Tokens tokens;  // what was computed
     bool is_busy = false, has_media = false, is_shifted = false;
+    bool is_computing = false;
+    bool is_lost = false;       // there were no cells left for it
     bool is_adapted = false;    // computed with an adapter that a request had for itself
     bool lacks_window = false;  // restored without a cell before its window: the real one computes all anew
     std::uint64_t composed = 0,
@@ -103,6 +113,7 @@ class FakeLlamaServer {
     Tokens prompt;
     bool has_media = false, streams = false, caches = true;
     bool has_lora = false, is_adapted = false;
+    bool fails = false;  // Fault::kErrorEvent
     std::uint64_t most = 0;
     Form form = Form::kCompletion;
   };
@@ -113,6 +124,7 @@ class FakeLlamaServer {
   };
 
   void serve(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange);
+  [[nodiscard]] bool lets_in(const HttpRequest& request) const;
   void tell(const HttpRequest& request, ReplyStream& reply);
   void act_on_slot(const HttpRequest& request, const Json& body, ReplyStream& reply);
   [[nodiscard]] bool save(std::uint32_t slot, const std::string& path, std::optional<Fault> fault);
@@ -127,6 +139,15 @@ class FakeLlamaServer {
   [[nodiscard]] std::vector<float> compute(std::uint32_t slot, const Ask& ask, Made& made) LARDER_REQUIRES(mutex_);
   [[nodiscard]] std::uint64_t resume(std::uint32_t slot, const Ask& ask) LARDER_REQUIRES(mutex_);
   void cut(std::uint32_t slot, std::uint64_t tokens) LARDER_REQUIRES(mutex_);
+  // Cells of all slots together; 0: each has its own.
+  [[nodiscard]] std::uint64_t shared_cells() const;
+  [[nodiscard]] std::uint64_t used_cells() const LARDER_REQUIRES(mutex_);
+  // For so many tokens more. False: all that compute are lost.
+  [[nodiscard]] bool make_room(std::uint64_t tokens) LARDER_REQUIRES(mutex_);
+  // False: it is lost.
+  [[nodiscard]] bool next_token(std::uint32_t slot, const Ask& ask, Made& made, std::vector<float>& logits)
+      LARDER_REQUIRES(mutex_);
+  static void end_lost(const Ask& ask, ReplyStream& reply);
   // As with a window of all rows.
   [[nodiscard]] bool goes_back(std::uint32_t slot, std::uint64_t same, std::uint64_t prompt) const
       LARDER_REQUIRES(mutex_);

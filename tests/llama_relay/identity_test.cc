@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who stands behind the proxy is proven again after a restart or a sleep. A proof that fails is not forgotten, and does
-// not end the cache.
+// Who stands behind the proxy is proven again after a restart, a sleep or a change of its adapters. A proof that fails
+// is not forgotten, and does not end the cache; nor does a server that is another one for a while.
 #include <future>
 #include <thread>
 
@@ -139,6 +139,122 @@ TEST_F(RelayIdentified, AProofThatFailsIsNotMadeAgainAtOnce) {
   rig.server().replace();
   EXPECT_EQ(rig.ask(a_).from, "host") << "one that was started anew is proven at once";
   EXPECT_EQ(rig.metric("larder_proxy_server_losses_total"), 2);
+}
+
+class RelayAdapted : public RelayIdentified {
+ protected:
+  Rig rig_{{.geometry = geometry_of("dense"), .slots = 2, .slots_limit = std::chrono::seconds(1), .has_adapter = true}};
+  HttpClient client_{rig_.url(), std::chrono::seconds(20)};
+  const std::string as_they_were_ = client_.request("GET", "/lora-adapters").value_or({}).body;
+
+  void set_adapters(const std::string& body) {
+    EXPECT_EQ(client_.request("POST", "/lora-adapters", body).value_or({}).status, 200u);
+  }
+  void set_half() {
+    Json half = Json::parse(as_they_were_);
+    half[0]["scale"] = 0.5;
+    set_adapters(half.dump());
+  }
+};
+
+TEST_F(RelayAdapted, AdaptersThatAreSetBackFindWhatWasKept) {
+  ask_all(rig_);
+  set_adapters(as_they_were_);
+  EXPECT_EQ(rig_.ask(a_).from, "host") << "they are the same";
+  rig_.wait_idle();
+  for (int i = 0; i < 2; ++i) {
+    set_half();
+    expect_refused(rig_);
+    set_adapters(as_they_were_);
+    EXPECT_EQ(rig_.ask(a_).from, "host");
+    rig_.wait_idle();
+  }
+}
+
+TEST_F(RelayAdapted, AStartWithTheAdaptersOfBeforeFindsWhatWasKept) {
+  ask_all(rig_);
+  set_half();
+  expect_refused(rig_);
+  rig_.kill_server();
+  rig_.start_server();
+  EXPECT_EQ(rig_.ask(a_).from, "host");
+}
+
+// In a slot of which the proxy knows nothing it leaves what other adapters have computed.
+TEST_F(RelayAdapted, NoProofBeginsWhileARequestOfOtherAdaptersRuns) {
+  ask_all(rig_);
+  set_half();
+  expect_refused(rig_);
+  const int answered = rig_.server().calls("answer"), prefilled = rig_.server().calls("prefill");
+  rig_.server().hold("answer");
+  auto runs = std::async(std::launch::async, [&] { return rig_.post("/completion", body_of(other_)); });
+  ASSERT_TRUE(rig_.server().wait_held());
+  set_adapters(as_they_were_);
+  auto beside = std::async(std::launch::async, [&] { return rig_.post("/completion", body_of(a_)); });
+  while (rig_.server().calls("answer") < answered + 2) std::this_thread::yield();
+  EXPECT_EQ(rig_.server().calls("prefill"), prefilled) << "it goes on plainly";
+  rig_.server().release();
+  EXPECT_EQ(runs.get().http, 200u);
+  EXPECT_FALSE(beside.get().reused.has_value());
+  rig_.wait_idle();
+  (void)rig_.server().take_complaints();  // the first one was sent without a slot
+  EXPECT_EQ(rig_.ask(a_).from, "host");
+}
+
+TEST_F(RelayIdentified, AnotherBuildIsRefusedUntilItsNextStart) {
+  Rig rig({.geometry = geometry_of("dense")});
+  ask_all(rig);
+  rig.kill_server();
+  rig.start_server("fake-2");
+  expect_refused(rig);
+  rig.kill_server();
+  rig.start_server();
+  EXPECT_EQ(rig.ask(a_).from, "host");
+}
+
+// On a slow processor, or while it loads its model after a sleep.
+TEST_F(RelayIdentified, AProofMayTakeLongerThanAQuestion) {
+  Rig rig({.geometry = geometry_of("dense"), .ask_limit = std::chrono::seconds(5)});
+  ask_all(rig);
+  rig.server().replace();
+  rig.server().hold("prompt");
+  auto proves = std::async(std::launch::async, [&] { return rig.ask(a_); });
+  ASSERT_TRUE(rig.server().wait_held());
+  EXPECT_EQ(proves.wait_for(std::chrono::seconds(6)), std::future_status::timeout);
+  rig.server().release();
+  EXPECT_EQ(proves.get().from, "host");
+}
+
+TEST_F(RelayIdentified, AStopEndsAProof) {
+  Rig rig({.geometry = geometry_of("dense"), .quiet_limit = std::chrono::hours(1)});
+  ask_all(rig);
+  rig.server().replace();
+  rig.server().hold("prompt");
+  HttpClient client(rig.url(), std::chrono::hours(1));
+  auto asks =
+      std::async(std::launch::async, [&] { return client.request("POST", "/completion", body_of(a_).dump()).is_ok(); });
+  ASSERT_TRUE(rig.server().wait_held());
+  auto stops = std::async(std::launch::async, [&] { rig.stop_proxy(); });
+  EXPECT_EQ(stops.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  rig.server().release();
+  EXPECT_FALSE(asks.get());
+}
+
+// As llama-server finds it.
+TEST_F(RelayIdentified, AKeyMayStandInEitherFieldAndWithoutAScheme) {
+  Rig rig({.geometry = geometry_of("dense"), .key = "secret"});
+  const auto reused = [&](const std::vector<HttpField>& fields) {
+    const Answer answer = rig.post("/completion", body_of(a_), fields);
+    rig.wait_idle();
+    EXPECT_EQ(answer.http, 200u);
+    return answer.reused;
+  };
+  EXPECT_EQ(reused({{"Authorization", "Bearer secret"}}), 0u);
+  EXPECT_EQ(reused({{"Authorization", "secret"}}), 199u);
+  EXPECT_EQ(reused({{"X-Api-Key", "secret"}}), 199u);
+  EXPECT_EQ(reused({{"X-Api-Key", "Bearer secret"}}), 199u);
+  EXPECT_EQ(reused({{"Authorization", "secret"}, {"X-Api-Key", "another"}}), 199u);
+  EXPECT_EQ(rig.post("/completion", body_of(a_), {{"Authorization", "another"}, {"X-Api-Key", "secret"}}).http, 401u);
 }
 
 TEST_F(RelayIdentified, AControlVectorIsWhatItsFileHas) {

@@ -86,12 +86,14 @@ void Rig::start_server(const std::string& build, std::uint32_t context) {
     settings.adapters = {{{"id", 0}, {"path", models_.path() + "/adapter.gguf"}, {"scale", 1.0}}};
   }
   settings.checkpoint_offset = options_.checkpoint_offset;
+  settings.key = options_.key;
   settings.slot_directory = slots_.path();
   settings.model_path = models_.path() + "/model.gguf";
   settings.build = build;
   settings.instance = marker_.value_or(fmt::format("<__media_{:032}__>", ++starts_));
   settings.port = port_;
   settings.tls = tls();
+  settings.files = &folder_;
   server_ = std::make_unique<FakeLlamaServer>(settings);
   port_ = server_->port();
 }
@@ -114,10 +116,12 @@ Status Rig::try_start_proxy(bool caps_slots) {
   settings.caps_slots = caps_slots;
   settings.upstream = fmt::format("{}://127.0.0.1:{}", options_.is_secure ? "https" : "http", port_);
   settings.upstream_ca = ca_file();
+  settings.upstream_key = options_.key;
   settings.listen.tls = tls();
   settings.slot_directory = slots_.path();
   settings.start_limit = kLimit;
   settings.quiet_limit = options_.quiet_limit;
+  settings.ask_limit = options_.ask_limit;
   settings.slots_limit = options_.slots_limit;
   settings.proof_pause = options_.proof_pause;
   if (options_.has_control_vector) settings.control_vectors = {models_.path() + "/vector.gguf"};
@@ -128,7 +132,7 @@ Status Rig::try_start_proxy(bool caps_slots) {
   settings.store.storage = "file";
   settings.store.storage_config = Json{{"directory", store_.path()}, {"max_size", "64Mi"}}.dump();
   metrics_ = std::make_unique<MetricsRegistry>();
-  auto proxy = LlamaProxy::create(settings, real_file_system(), real_clock(), *metrics_);
+  auto proxy = LlamaProxy::create(settings, folder_, *options_.clock, *metrics_);
   if (!proxy.is_ok()) return proxy.status();
   proxy_ = std::move(*proxy);
   return Status::ok();
@@ -140,10 +144,11 @@ HttpUrl Rig::url() const {
   return url.value_or({});
 }
 
-Answer Rig::post(const std::string& path, const Json& body) const {
+Answer Rig::post(const std::string& path, const Json& body, const std::vector<HttpField>& more) const {
   HttpClient client(url(), kLimit);
   const std::string text = body.dump();
-  const std::vector<HttpField> fields = {{"Content-Type", "application/json"}};
+  std::vector<HttpField> fields = {{"Content-Type", "application/json"}};
+  fields.insert(fields.end(), more.begin(), more.end());
   Answer out;
   std::string got;
   out.status = client.relay(

@@ -19,6 +19,7 @@
 #include "base/http_client.h"
 #include "server/llama/llama_proxy.h"
 #include "tests/llama_relay/fake_llama_server.h"
+#include "tests/llama_relay/small_folder.h"
 #include "tests/support/temporary_directory.h"
 
 namespace larder::llama::relay_test {
@@ -32,6 +33,7 @@ struct RigOptions {
   std::uint32_t slots = 1, workers = 32;
   std::uint32_t checkpoint_offset = 0;
   Nanos quiet_limit = std::chrono::seconds(20);
+  Nanos ask_limit = std::chrono::seconds(20);
   Nanos slots_limit = std::chrono::seconds(20);
   Nanos proof_pause = Nanos{0};
   bool is_secure = false;         // TLS on both sides of the proxy
@@ -39,9 +41,12 @@ struct RigOptions {
   bool shifts_context = false;    // --context-shift
   bool has_full_window = false;   // --swa-full
   bool has_adapter = false, has_control_vector = false;
-  bool is_own = false;  // the proxy is told how often the server was started
-  std::uint32_t shared_context = 1u << 20;
+  bool is_own = false;               // the proxy is told how often the server was started
+  std::uint32_t context = 1024;      // of a slot
+  std::uint32_t shared_context = 0;  // of all; 0: the same
+  Clock* clock = &real_clock();
   TraceOptions trace = {};
+  std::string key{};  // of the server; the proxy knows it
 };
 
 struct Answer {
@@ -71,14 +76,15 @@ class Rig {
   [[nodiscard]] Status try_start_proxy(bool caps_slots);
   void kill_server();
   // Under the old address, with empty slots.
-  void start_server(const std::string& build = "fake-1", std::uint32_t context = 1024);
+  void start_server(const std::string& build = "fake-1") { start_server(build, options_.context); }
+  void start_server(const std::string& build, std::uint32_t context);
   // From the next start on, at every start (LLAMA_MEDIA_MARKER); each start has another one else.
   void pin_marker(const std::string& marker) { marker_ = marker; }
   // What their files have; of the same size.
   void write_adapter(std::uint32_t number) const;
   void write_control_vector(std::uint32_t number) const;
 
-  [[nodiscard]] Answer post(const std::string& path, const Json& body) const;
+  [[nodiscard]] Answer post(const std::string& path, const Json& body, const std::vector<HttpField>& more = {}) const;
   // /completion; the tokens must be those of a server that has computed all of the prompt.
   Answer ask(const Tokens& prompt, const Json& more = Json::object()) const;
   // How much of the prompt was reused.
@@ -91,6 +97,7 @@ class Rig {
   [[nodiscard]] double metric(const std::string& name) const;
   // Slot files that are there.
   [[nodiscard]] std::vector<std::string> slot_files() const;
+  [[nodiscard]] SmallFolder& folder() { return folder_; }
   void flush() const;
 
  private:
@@ -101,6 +108,7 @@ class Rig {
 
   const support::TemporaryDirectory certificates_;
   const support::TemporaryDirectory slots_, store_, models_;
+  SmallFolder folder_{slots_.path()};
   std::uint16_t port_ = 0;
   std::atomic<std::uint64_t> starts_ = 0;  // the proxy asks on its own threads
   std::optional<std::string> marker_;

@@ -280,6 +280,19 @@ Result<std::vector<std::string>> part_paths(const std::string& path, std::uint64
   return paths;
 }
 
+// Adds the names of a file's tensors to those of its model.
+Status add_names(const GgufFile& file, const std::string& path, GgufModel& model, std::uint64_t& bytes) {
+  for (const GgufTensor& tensor : file.tensors) {
+    bytes += tensor.name.size();
+    model.tensor_names.push_back(tensor.name);
+  }
+  if (model.tensor_names.size() <= kGgufItemsMax && bytes <= kGgufHeadBytesMax) return Status::ok();
+  return unsupported(
+      fmt::format("{}: with it the files of the model have {} tensors, and names of {} bytes: at most "
+                  "{} and {}",
+                  path, model.tensor_names.size(), bytes, kGgufItemsMax, kGgufHeadBytesMax));
+}
+
 }  // namespace
 
 Result<GgufModel> read_gguf(FileSystem& files, const std::string& path) {
@@ -294,10 +307,13 @@ Result<GgufModel> read_gguf(FileSystem& files, const std::string& path) {
   }
   Sha256 digest;
   digest.update(model.first.head_digest.bytes);
+  std::uint64_t name_bytes = 0;
+  LARDER_RETURN_IF_ERROR(add_names(model.first, path, model, name_bytes));
   for (std::size_t i = 1; i < model.paths.size(); ++i) {
     const Result<GgufFile> part = read_head(files, model.paths[i]);
     if (!part) return part.status();
     digest.update(part->head_digest.bytes);
+    LARDER_RETURN_IF_ERROR(add_names(*part, model.paths[i], model, name_bytes));
   }
   model.identity = digest.finish();
   return model;

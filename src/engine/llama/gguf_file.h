@@ -73,9 +73,11 @@ struct GgufModel {
   GgufFile first;
   std::vector<std::string> paths;  // of all files, the first one first
   Digest256 identity;              // of the heads of all files: another model, another quantisation, another identity
+  std::vector<std::string> tensor_names{};  // of all files
 };
 
-// Opens the file that is named, and the others of its model.
+// Opens the file that is named, and the others of its model. kUnsupported, too: all files together have more than
+// kGgufItemsMax tensors, or names of more than kGgufHeadBytesMax.
 [[nodiscard]] Result<GgufModel> read_gguf(FileSystem& files, const std::string& path);
 
 // SHA-256 over all bytes of all files: whatever differs shows.

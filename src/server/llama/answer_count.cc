@@ -26,6 +26,17 @@ bool is_output(std::string_view event) {
   return std::ranges::none_of(kOthers, [&](auto name) { return event.find(name) != event.npos; });
 }
 
+bool is_error(std::string_view line) {
+  if (line.starts_with("event:")) {
+    line.remove_prefix(std::string_view("event:").size());
+    return line.substr(std::min(line.find_first_not_of(' '), line.size())).starts_with("error");
+  }
+  if (!line.starts_with(kEventData)) return false;
+  line.remove_prefix(kEventData.size());
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  return line.starts_with("{\"error\":") || line.starts_with("{\"type\":\"error\"");
+}
+
 struct Counts {
   Count prompt, cached;
 };
@@ -50,7 +61,6 @@ Counts counts_of(const PlainJson& object) {
 }  // namespace
 
 void AnswerCount::feed(std::string_view piece) {
-  if (is_over_ && has_output_) return;
   lines_.feed(piece, [this](const std::string& line, bool is_too_long) { read_line(line, is_too_long); });
 }
 
@@ -62,7 +72,11 @@ void AnswerCount::end() {
 void AnswerCount::read_line(std::string_view text, bool is_too_long) {
   is_over_ = is_over_ || is_too_long;
   const bool is_event = text.starts_with(kEventData);
-  has_output_ = has_output_ || (is_event && is_output(text));
+  has_error_ = has_error_ || is_error(text);
+  if (is_event && is_output(text)) {
+    has_output_ = true;
+    ++outputs_;
+  }
   if (is_over_) return;
   if (is_event) text.remove_prefix(kEventData.size());
   constexpr std::string_view kNames[] = {"\"usage\"", "\"timings\"", "\"tokens_evaluated\""};

@@ -54,6 +54,27 @@ TEST(AnswerCount, EventsThatBringNoOutputAreKnown) {
   }
 }
 
+// It may come behind output, and behind the count.
+TEST(AnswerCount, EventsThatTellOfAnErrorAreKnown) {
+  const std::string output =
+      "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":1,\"cache_read_input_tokens\":8}}}\n\n"
+      "data: {\"content\":\"error\"}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"{\\\"error\\\":1}\"}}]}\n\n";
+  EXPECT_FALSE(count_of(output + "data: [DONE]\n\n").has_error());
+  for (const char* error : {"data: {\"error\":{\"code\":500}}\n\n", "event: error\ndata: {\"message\":\"no\"}\n\n",
+                            "data:{\"type\":\"error\",\"error\":{}}", "event:error\r\n"}) {
+    EXPECT_TRUE(count_of(error).has_error()) << error;
+    EXPECT_TRUE(count_of(output + error).has_error()) << error;
+  }
+  EXPECT_FALSE(count_of(R"({"error":{"code":500}})").has_error()) << "its status tells that";
+}
+
+TEST(AnswerCount, EventsThatBringOutputAreCounted) {
+  EXPECT_EQ(count_of("data: {\"content\":\"a\"}\n\n:\n\ndata: {\"content\":\"b\",\"tokens_evaluated\":1}\n\n"
+                     "data: {\"content\":\"c\"}\n\n")
+                .outputs(),
+            3u);
+}
+
 TEST(AnswerCount, WhatSaysNothingIsNotKnown) {
   expect("", std::nullopt, std::nullopt);
   expect("<html>\"usage\"</html>", std::nullopt, std::nullopt);

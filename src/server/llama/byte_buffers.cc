@@ -25,13 +25,25 @@ std::shared_ptr<ByteBuffers::Buffer> ByteBuffers::take(std::size_t size) {
   return {buffer.release(), [shelf = shelf_](Buffer* done) { shelf->put(std::unique_ptr<Buffer>(done)); }};
 }
 
+std::size_t ByteBuffers::kept_bytes() const {
+  LockGuard guard(shelf_->mutex);
+  return shelf_->bytes();
+}
+
+std::size_t ByteBuffers::Shelf::bytes() const {
+  std::size_t sum = 0;
+  for (const auto& one : free) sum += one->capacity_;
+  return sum;
+}
+
 void ByteBuffers::Shelf::put(std::unique_ptr<Buffer> buffer) {
-  std::unique_ptr<Buffer> spare;  // dies without the lock
+  if (buffer->capacity_ > most_bytes) return;
+  std::vector<std::unique_ptr<Buffer>> spare;  // die without the lock
   LockGuard guard(mutex);
   const auto at = std::ranges::upper_bound(free, buffer->capacity_, {}, [](const auto& one) { return one->capacity_; });
   free.insert(at, std::move(buffer));
-  if (free.size() > most_kept) {
-    spare = std::move(free.front());
+  while (free.size() > most_kept || bytes() > most_bytes) {
+    spare.push_back(std::move(free.front()));
     free.erase(free.begin());
   }
 }

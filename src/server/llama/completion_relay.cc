@@ -7,18 +7,54 @@
 #include <utility>
 
 #include "base/log.h"
-#include "server/api_error.h"
 #include "server/json_reader.h"
+#include "server/llama/restore_files.h"
 
 namespace larder::llama {
 namespace {
 
-constexpr unsigned kClientLeft = 499;
-// With it llama-server goes on for a client that has left, in a slot that is another request's by then.
-constexpr std::string_view kGoesOnField = "X-Conversation-Id";
+// Of an answer that may have more, or any number: so many tokens are kept free for it beside what slots hold, and are
+// thought to be there while nothing tells how many are.
+constexpr std::uint64_t kAnswerRoom = 1024, kAnswerPart = 8;  // at most that part of the context
 
 double seconds_since(TimePoint begun, const Clock& clock) {
   return std::chrono::duration<double>(clock.now() - begun).count();
+}
+
+// X-Larder-Reused-Tokens and the others, as far as they are known.
+HttpResponse reuse_fields(const std::optional<CachedTokens>& reuse) {
+  HttpResponse out;
+  if (!reuse) return out;
+  const std::string_view from = reuse->storage > 0 ? "storage" : reuse->host > 0 ? "host" : "slot";
+  add_reuse(out, reuse->cached(), from, miss_beyond(reuse->miss, reuse->cached()));
+  return out;
+}
+
+Status erase(LlamaUpstream& upstream, SlotTable::Hold& hold) {
+  Status emptied = upstream.erase_slot(hold.slot());
+  if (!emptied.is_ok()) return emptied;
+  hold.contents().restored({});
+  hold.note_size(0);
+  return emptied;
+}
+
+// Whether the file of a slot with so many tokens may not fit into the folder.
+bool is_short_of_space(const RelayParts& parts, std::uint64_t tokens) {
+  const auto space = parts.files.space(parts.slot_directory);
+  return space.is_ok() && space->free_bytes < slot_file_bytes(parts.format, tokens);
+}
+
+// The files of restores of free slots, and of `mine`, which has been read, make room for another one. False: there were
+// none.
+bool remove_restore_files(const RelayParts& parts, const SlotTable::Hold& mine) {
+  std::uint64_t removed = 0;
+  const auto remove = [&](const SlotTable::Hold& hold) {
+    const std::string path = join_path(parts.slot_directory, restore_file_name(hold.slot()));
+    removed += remove_restore_file(parts.files, path);
+  };
+  remove(mine);
+  for (const SlotTable::Hold& other : parts.slots.take_free()) remove(other);
+  return removed > 0;
 }
 
 // Further answers are made in whichever slots llama-server finds idle, also in one that another request has and that
@@ -35,16 +71,13 @@ SlotTable::Wish wish_of(const PlainRequest& plain, std::uint32_t slots) {
   return wish;
 }
 
-std::string_view source_of(const CachedTokens& reuse) {
-  return reuse.storage > 0 ? "storage" : reuse.host > 0 ? "host" : "slot";
-}
-
 }  // namespace
 
 Status CompletionRelay::run(std::optional<std::uint64_t> checked) {
   is_proven_ = checked.has_value();
   checked_ = checked.value_or(0);
   Status status = answer();
+  count_reuse();
   remember(status);
   return status;
 }
@@ -57,7 +90,8 @@ Status CompletionRelay::answer() {
   if (!is_proven_) return run_plainly(PlainReason::kUnknownServer);
   if (!asked.takes_slot && !parts_.slots.chooses_by_likeness()) return run_plainly(PlainReason::kOtherSlot);
   const Status status = run_cached(asked);
-  if (asked.answers > 1) parts_.slots.forget_free();
+  const std::uint64_t made = answer_.tokens(answer_.http_status() == 200, most_answer_);
+  if (asked.answers > 1) parts_.slots.forget_free(prompt_tokens_ + made);
   return status;
 }
 
@@ -82,7 +116,7 @@ Status CompletionRelay::run_plainly(PlainReason reason) {
   if (can_be_pinned) {
     Result<SlotTable::Hold> hold = take_slot(wish_of(*plain, parts_.slots.size()));
     if (!hold.is_ok()) {
-      fail(hold.status());
+      answer_.fail(hold.status());
       return Status::ok();
     }
     hold_ = std::move(*hold);
@@ -97,12 +131,22 @@ Status CompletionRelay::go_on_plainly(const std::optional<PlainRequest>& plain, 
   // One that is free now may be composed before llama-server chooses it.
   const bool may_use = slot ? may_use_slot() : !parts_.format.geometry.window || is_anothers_;
   const Result<unsigned> sent = forward(plain ? plain->text(slot, may_use) : request_.body);
-  if (slot && plain) note_plain(*plain, sent.is_ok() && *sent == 200);
   const bool is_let_in = !sent.is_ok() || *sent != 401;  // who is not uses no slot
-  if (is_let_in && !slot) parts_.slots.forget_all();
+  const std::uint64_t left = tokens_left(sent);
+  if (slot && left > 0) hold_.note_size(left);
+  if (slot && plain) note_plain(*plain, sent.is_ok() && *sent == 200 && !answer_.count().has_error());
+  if (is_let_in && !slot) parts_.slots.forget_all(left);
   if (plain && plain->answers > 1) parts_.slots.forget_free();
   if (has_prompt) note_unrecorded(sent);
   return sent.status();
+}
+
+std::uint64_t CompletionRelay::tokens_left(const Result<unsigned>& sent) const {
+  const bool is_refused = sent.is_ok() && *sent >= 400 && *sent != CompletionReply::kClientLeft;
+  if (is_refused) return 0;
+  const bool is_one = passed_on_ != plain_reason_name(PlainReason::kSeveralPrompts);
+  const bool is_told = sent.is_ok() && *sent == 200 && answer_.count().prompt_tokens() && is_one;
+  return is_told ? *answer_.count().prompt_tokens() + answer_.tokens(true, most_answer_) : SlotTable::kAnySize;
 }
 
 // Of a slot that was composed llama-server may go back to where the window is not whole (--swa-full), and how far this
@@ -118,8 +162,8 @@ bool CompletionRelay::may_use_slot() {
 void CompletionRelay::note_plain(const PlainRequest& plain, bool is_answered) {
   if (plain.has_adapters) {
     (void)empty_slot();
-  } else if (is_answered && count_.prompt_tokens().value_or(0) > 0) {  // an empty prompt leaves a slot as it is
-    hold_.contents().filled();
+  } else if (is_answered && answer_.count().prompt_tokens().value_or(0) > 0) {
+    hold_.contents().filled();  // by an empty prompt it is not
   } else {
     hold_.contents().disown();
   }
@@ -128,8 +172,7 @@ void CompletionRelay::note_plain(const PlainRequest& plain, bool is_answered) {
 void CompletionRelay::empty_composed() {
   if (!parts_.format.geometry.window) return;
   for (SlotTable::Hold& other : parts_.slots.take_free(true)) {
-    if (!upstream_.erase_slot(other.slot()).is_ok()) return;
-    other.contents().restored({});
+    if (!erase(upstream_, other).is_ok()) return;
   }
 }
 
@@ -141,6 +184,8 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   if (parts_.trace.recorder != nullptr) {
     trace_ = parts_.trace.recorder->begin(*prompt, {parts_.trace.model, "", asked.salt}, asked.answers);
   }
+  // A page of another site may read only what llama-server's own head lets it.
+  if (asked.streams && find_field(request_.fields, "Origin") == nullptr) answer_.begin_waiting(parts_.ping_every);
   SlotTable::Wish wish;
   wish.prompt = *prompt;
   wish.owner = asked.salt;
@@ -149,7 +194,7 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   Result<SlotTable::Hold> hold = take_slot(wish);
   if (!hold.is_ok()) {
     trace_.refuse();
-    fail(hold.status());
+    answer_.fail(hold.status());
     return Status::ok();
   }
   hold_ = std::move(*hold);
@@ -160,51 +205,46 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
     if (!asked.takes_slot) hold_ = {};
     return go_on_plainly(parse_plain_request(request_.body), true);
   }
+  return run_in_slot(asked, *prompt);
+}
+
+Status CompletionRelay::run_in_slot(const LlamaRequest& asked, const std::vector<TokenId>& prompt) {
   parts_.metrics.cached.increment();
-  parts_.metrics.prompt_tokens.increment(prompt->size());
-  prompt_tokens_ = prompt->size();
+  parts_.metrics.prompt_tokens.increment(prompt.size());
+  prompt_tokens_ = prompt.size();
+  most_answer_ = std::min<std::uint64_t>(asked.most_tokens.value_or(parts_.slot_context), parts_.slot_context);
   const EngineHabits habits = parts_.slots.habits();
-  const std::uint64_t known = prepare_slot(asked, *prompt);
+  make_room(asked, prompt);
+  const std::uint64_t known = prepare_slot(asked, prompt);
+  hold_.note_size(prompt.size(), asked.streams ? 0 : std::min(most_answer_, kAnswerRoom));
+  // Whether what it may have lost is there shows before the client is told.
+  const bool is_to_show = hold_.contents().is_doubted() && resume_ > 0;
+  if (!is_to_show) answer_.set_fields(reuse_fields(reuse_));  // a head may be sent from now on
   const bool saves_after = habits.rolls_back && !parts_.shifts_context;
-  if (!saves_after) save_before(asked, *prompt, known);
-  if (!asked.takes_slot) lead_here(*prompt);
+  if (!saves_after) save_before(asked, prompt, known);
+  if (!asked.takes_slot || is_to_show) lead_here(prompt);
   if (reply_.is_gone()) return Status::ok();
   const bool is_known = !hold_.contents().is_unknown();  // of a slot that could not be emptied nothing is kept
   const Result<unsigned> sent = forward(asked.takes_slot ? asked.text_for_slot(hold_.slot(), is_known) : request_.body);
-  record(*prompt, sent);
-  const bool is_answered = sent.is_ok() && *sent == 200;
-  if (!asked.takes_slot) check_slot(*prompt, is_answered);
+  record(prompt, sent);
+  const bool is_answered = sent.is_ok() && *sent == 200 && !answer_.count().has_error();
+  note_size(sent);
+  if (!asked.takes_slot) check_slot(prompt, is_answered);
   const bool may_have_shifted =
-      parts_.shifts_context && (!asked.most_tokens || prompt->size() + *asked.most_tokens >= parts_.slot_context);
-  const bool has_left = sent.is_ok() && *sent == kClientLeft;
-  const bool is_whole = asked.streams ? count_.has_output() : is_answered;  // the prompt
-  if (may_have_shifted || !is_known || !(is_answered || has_left) || !is_answer_to(asked, *prompt) || !is_current()) {
+      parts_.shifts_context && (!asked.most_tokens || prompt.size() + *asked.most_tokens >= parts_.slot_context);
+  const bool has_left = sent.is_ok() && *sent == CompletionReply::kClientLeft;
+  const bool is_whole = asked.streams ? answer_.count().has_output() : is_answered;  // the prompt
+  if (may_have_shifted || !is_known || !(is_answered || has_left) || !is_answer_to(asked, prompt) || !is_current()) {
     hold_.contents().forget();
     return sent.status();
   }
-  hold_.contents().computed(std::span(*prompt).first(is_whole ? prompt->size() : resume_), resume_, true, habits);
+  const bool is_doubted = has_left && !is_whole && hold_.contents().is_doubted();
+  hold_.contents().computed(std::span(prompt).first(is_whole ? prompt.size() : resume_), resume_, true, habits);
+  if (is_doubted) hold_.contents().doubt();
   if (has_left || !is_whole) return Status::ok();
-  const std::size_t certain = asked.takes_slot ? prompt->size() : prompt->size() - 1;
-  if (saves_after) save_answer(*prompt, std::span(*prompt).first(certain), known, asked.salt);
+  const std::size_t certain = asked.takes_slot ? prompt.size() : prompt.size() - 1;
+  if (saves_after) save_answer(prompt, std::span(prompt).first(certain), known, asked.salt);
   return Status::ok();
-}
-
-// An answer that was given, to a prompt that is not known.
-void CompletionRelay::note_unrecorded(const Result<unsigned>& sent) {
-  if (parts_.trace.recorder != nullptr && sent.is_ok() && *sent == 200) parts_.trace.recorder->note_unknown();
-}
-
-// A client that has left, and a llama-server that was lost, have used the cache; what llama-server refuses has not.
-void CompletionRelay::record(std::span<const TokenId> prompt, const Result<unsigned>& sent) {
-  if (!trace_) return;
-  const std::optional<std::uint64_t> counted = count_.prompt_tokens();
-  if (counted && *counted != prompt.size()) {  // another prompt than was thought
-    trace_.refuse();
-    return parts_.trace.recorder->note_unknown();
-  }
-  if (sent.is_ok() && *sent >= 400 && *sent != kClientLeft) return trace_.refuse();
-  trace_.set_output(output_.tokens());
-  trace_.end();
 }
 
 std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span<const TokenId> prompt) {
@@ -216,15 +256,18 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
   const std::uint64_t in_slot = is_parted ? 0 : hold_.contents().reusable(prompt, parts_.slots.habits());
   resume_ = in_slot;
   CachedTokens reuse;
-  std::uint64_t known = in_slot;
-  if (last_restore_point(prompt.size(), parts_.saves.page_size) > in_slot) {
-    const bool asks_storage = prompt.size() - in_slot >= parts_.ask_storage_tokens;
+  // Of what llama-server may have dropped meanwhile half is worth as much as what is certain.
+  const bool is_doubted = hold_.contents().is_doubted();
+  const std::uint64_t certain = is_doubted ? 0 : in_slot, worth = is_doubted ? in_slot / 2 : in_slot;
+  std::uint64_t known = certain;
+  if (last_restore_point(prompt.size(), parts_.saves.page_size) > certain) {
+    const bool asks_storage = prompt.size() - certain >= parts_.ask_storage_tokens;
     const Result<PrefixStore::Found> found = parts_.store.find(prompt, asked.salt, asks_storage);
     if (!found.is_ok()) metrics.lookups_failed.increment();
     if (found.is_ok()) {
       known = found->known();
       reuse.miss = found->miss();
-      if (found->tokens() > in_slot) resume_ = restore(prompt, *found, in_slot, reuse);
+      if (found->tokens() > worth) resume_ = restore(prompt, *found, in_slot, reuse);
     }
   }
   // Nor may what is saved on the way begin within it.
@@ -233,10 +276,7 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
     (void)empty_slot();
     resume_ = 0;
   }
-  if (reuse.cached() == 0) {
-    reuse.device = resume_;
-    metrics.slot_tokens.increment(resume_);
-  }
+  if (reuse.cached() == 0) reuse.device = resume_;
   reuse.miss = miss_beyond(reuse.miss, resume_);
   metrics.misses.count("proxy", reuse.miss, resume_, prompt.size());
   reuse_ = reuse;
@@ -244,11 +284,8 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
 }
 
 bool CompletionRelay::empty_slot() {
-  const Status emptied = upstream_.erase_slot(hold_.slot());
-  if (emptied.is_ok()) {
-    hold_.contents().restored({});
-    return true;
-  }
+  const Status emptied = erase(upstream_, hold_);
+  if (emptied.is_ok()) return true;
   hold_.contents().disown();
   if (!reply_.is_gone()) log_warning("proxy", "a slot was not emptied: " + emptied.to_string());
   return false;
@@ -311,8 +348,6 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
   metrics.restore_seconds.observe(seconds_since(begun, parts_.clock));
   reuse.storage = std::min(found.from_storage(), found.tokens());
   reuse.host = found.tokens() - reuse.storage;
-  metrics.storage_tokens.increment(reuse.storage);
-  metrics.host_tokens.increment(reuse.host);
   hold_.contents().restored(prompt.first(static_cast<std::size_t>(found.tokens())));
   return found.tokens();
 }
@@ -320,24 +355,36 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
 bool CompletionRelay::empty_free_slots() {
   bool are_there = false;
   for (SlotTable::Hold& other : parts_.slots.take_free()) {
-    if (!upstream_.erase_slot(other.slot()).is_ok()) continue;
-    other.contents().restored({});
-    are_there = true;
+    if (erase(upstream_, other).is_ok()) {
+      are_there = true;
+    } else {
+      other.contents().doubt();
+    }
   }
   return are_there;
 }
 
-// A slot has a file of its own, which is written over: memory that a file system touches for the first time costs more
-// than the copy.
+// Or llama-server would, of those that compute nothing the first one, whoever needs it next.
+void CompletionRelay::make_room(const LlamaRequest& asked, std::span<const TokenId> prompt) {
+  const std::uint64_t shared = parts_.slots.habits().shared_context;
+  if (shared == 0) return;
+  const std::uint64_t room = std::min({most_answer_, kAnswerRoom, shared / kAnswerPart}) * asked.answers;
+  for (SlotTable::Hold& other : parts_.slots.take_crowding(hold_, prompt.size() + room)) {
+    if (!erase(upstream_, other).is_ok()) other.contents().doubt();
+  }
+}
+
 Result<std::string> CompletionRelay::write_file(const PrefixStore::Found& found, std::span<const TokenId> prompt) {
   const auto bytes = parts_.store.load(found, prompt);
   if (!bytes.is_ok()) return bytes.status();
-  std::string name = fmt::format("larder-restore-{}.slot", hold_.slot());
-  auto file =
-      parts_.files.open(join_path(parts_.slot_directory, name), {.write = true, .create = true, .for_others = true});
-  if (!file.is_ok()) return file.status();
-  LARDER_RETURN_IF_ERROR(write_fully(**file, std::as_const(**bytes).bytes(), 0));
-  LARDER_RETURN_IF_ERROR((*file)->truncate((*bytes)->bytes().size()));
+  std::string name = restore_file_name(hold_.slot());
+  const std::string path = join_path(parts_.slot_directory, name);
+  const std::span<const std::byte> contents = std::as_const(**bytes).bytes();
+  Status written = write_restore_file(parts_.files, path, contents);
+  if (written.code() == StatusCode::kOverloaded && remove_restore_files(parts_, hold_)) {
+    written = write_restore_file(parts_.files, path, contents);
+  }
+  if (!written.is_ok()) return written;
   return name;
 }
 
@@ -354,12 +401,29 @@ std::vector<std::uint64_t> CompletionRelay::marks_of(const LlamaRequest& asked, 
 }
 
 void CompletionRelay::note_cached(std::uint64_t cached) {
-  if (cached + parts_.saves.page_size <= resume_) parts_.metrics.restores_ignored.increment();
-  if (cached <= resume_) return;
-  parts_.metrics.slot_tokens.increment(cached - resume_);  // llama-server kept more of the slot than was guessed
-  if (!reuse_) return;
-  reuse_->device = cached;
+  note_lost(cached);
+  if (cached <= resume_ || !reuse_) return;
+  reuse_->device = cached;  // llama-server kept more of the slot than was guessed
   reuse_->host = reuse_->storage = 0;
+}
+
+// Some tokens less are another guess of where llama-server has a state.
+void CompletionRelay::note_lost(std::uint64_t cached) {
+  if (cached >= resume_ || (cached > 0 && cached + parts_.saves.page_size > resume_)) return;
+  if (cached == 0) hold_.doubt_others();  // it was emptied; fewer are another guess of a state
+  if (!reuse_) return;
+  if (reuse_->host + reuse_->storage > 0) parts_.metrics.restores_ignored.increment();
+  reuse_->device = std::min(reuse_->device, cached);
+  reuse_->storage = std::min(reuse_->storage, cached - reuse_->device);
+  reuse_->host = std::min(reuse_->host, cached - reuse_->device - reuse_->storage);
+}
+
+void CompletionRelay::note_size(const Result<unsigned>& sent) {
+  const bool has_left = sent.is_ok() && *sent == CompletionReply::kClientLeft;
+  const std::uint64_t most = has_left ? std::min(most_answer_, kAnswerRoom) : most_answer_;
+  hold_.note_size(prompt_tokens_ + answer_.tokens(sent.is_ok() && !has_left, most));
+  // Whoever ran out of cells had all others emptied before.
+  if (answer_.count().has_error() || (sent.is_ok() && *sent >= 500)) hold_.doubt_others();
 }
 
 bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end, const std::string& salt) {
@@ -376,10 +440,22 @@ bool CompletionRelay::save_at(std::span<const TokenId> prompt, std::uint64_t end
 }
 
 bool CompletionRelay::save_slot(std::span<const TokenId> prompt, const std::string& salt, bool has_answer) {
-  const TimePoint begun = parts_.clock.now();
+  const auto write = [&](const std::string& file) {
+    const TimePoint begun = parts_.clock.now();
+    Status written = upstream_.save_slot(hold_.slot(), file);
+    parts_.metrics.save_seconds.observe(seconds_since(begun, parts_.clock));
+    return written;
+  };
   std::string name = parts_.saver.name();
-  const Status saved = upstream_.save_slot(hold_.slot(), name);
-  parts_.metrics.save_seconds.observe(seconds_since(begun, parts_.clock));
+  Status saved = write(name);
+  if (!saved.is_ok() && !reply_.is_gone()) {  // llama-server does not say that the folder is full
+    if (is_short_of_space(parts_, hold_.contents().size() + answer_.tokens(true, most_answer_)) &&
+        remove_restore_files(parts_, hold_)) {
+      (void)parts_.files.remove(join_path(parts_.slot_directory, name));
+      name = parts_.saver.name();
+      saved = write(name);
+    }
+  }
   if (saved.is_ok() && is_still()) {
     parts_.saver.save(std::move(name), prompt, salt, has_answer);
     return true;
@@ -388,7 +464,7 @@ bool CompletionRelay::save_slot(std::span<const TokenId> prompt, const std::stri
   if (saved.is_ok()) return false;  // it may be of another llama-server
   parts_.metrics.saves(SaveOutcome::kRefused).increment();
   if (reply_.is_gone()) return false;
-  const auto space = parts_.files.space(parts_.slot_directory);  // llama-server does not say that it is full
+  const auto space = parts_.files.space(parts_.slot_directory);
   log_warning("proxy", fmt::format("llama-server did not save a slot: {} ({} has {} bytes free)", saved.to_string(),
                                    parts_.slot_directory, space.is_ok() ? space->free_bytes : 0));
   return false;
@@ -398,12 +474,15 @@ bool CompletionRelay::save_slot(std::span<const TokenId> prompt, const std::stri
 // that was lost may have anything in it.
 void CompletionRelay::note_broken_off(std::span<const TokenId> prompt) {
   if (!reply_.is_gone()) return hold_.contents().forget();
+  const bool is_doubted = hold_.contents().is_doubted();
   hold_.contents().computed(prompt.first(resume_), resume_, true, parts_.slots.habits());
+  if (is_doubted) hold_.contents().doubt();
 }
 
 void CompletionRelay::lead_here(std::span<const TokenId> prompt) {
   const std::span<const TokenId> part = prompt.first(prompt.size() - 1);
-  if (reply_.is_gone() || hold_.contents().is_unknown() || part.size() <= resume_) return;
+  const bool is_there = part.size() <= resume_ && !hold_.contents().is_doubted();
+  if (reply_.is_gone() || hold_.contents().is_unknown() || is_there || part.empty()) return;
   const Result<std::uint64_t> cached = upstream_.prefill(hold_.slot(), part);
   if (!cached.is_ok()) return note_broken_off(prompt);
   note_cached(*cached);
@@ -412,17 +491,17 @@ void CompletionRelay::lead_here(std::span<const TokenId> prompt) {
 }
 
 void CompletionRelay::check_slot(std::span<const TokenId> prompt, bool answered) {
-  const std::optional<std::uint64_t> cached = count_.cached_tokens();
-  const bool is_telling = answered && cached && count_.prompt_tokens() == prompt.size();
+  const std::optional<std::uint64_t> cached = answer_.count().cached_tokens();
+  const bool is_telling = answered && cached && answer_.count().prompt_tokens() == prompt.size();
   const bool is_here = is_telling && *cached + 1 >= prompt.size();
   if (is_telling) parts_.slots.note_choice(is_here);
   if (is_here) return;
   if (is_telling) parts_.metrics.other_slots.increment();
-  parts_.slots.forget_all();
+  parts_.slots.forget_all(prompt.size() + answer_.tokens(answered, most_answer_));
 }
 
 bool CompletionRelay::is_answer_to(const LlamaRequest& asked, std::span<const TokenId> prompt) {
-  const std::optional<std::uint64_t> counted = count_.prompt_tokens();
+  const std::optional<std::uint64_t> counted = answer_.count().prompt_tokens();
   if (!counted) return !asked.is_converted();
   if (*counted == prompt.size()) return true;
   parts_.metrics.other_prompts.increment();
@@ -437,6 +516,33 @@ void CompletionRelay::save_answer(std::span<const TokenId> prompt, std::span<con
   (void)save_slot(certain, salt, true);
 }
 
+// An answer that was given, to a prompt that is not known.
+void CompletionRelay::note_unrecorded(const Result<unsigned>& sent) {
+  if (parts_.trace.recorder != nullptr && sent.is_ok() && *sent == 200) parts_.trace.recorder->note_unknown();
+}
+
+// A client that has left, and a llama-server that was lost, have used the cache; what llama-server refuses has not.
+void CompletionRelay::record(std::span<const TokenId> prompt, const Result<unsigned>& sent) {
+  if (!trace_) return;
+  if (answer_.count().has_error()) return trace_.refuse();
+  const std::optional<std::uint64_t> counted = answer_.count().prompt_tokens();
+  if (counted && *counted != prompt.size()) {  // another prompt than was thought
+    trace_.refuse();
+    return parts_.trace.recorder->note_unknown();
+  }
+  if (sent.is_ok() && *sent >= 400 && *sent != CompletionReply::kClientLeft) return trace_.refuse();
+  trace_.set_output(answer_.output_tokens());
+  trace_.end();
+}
+
+void CompletionRelay::count_reuse() {
+  if (!reuse_ || is_counted_) return;
+  is_counted_ = true;
+  parts_.metrics.slot_tokens.increment(reuse_->device);
+  parts_.metrics.host_tokens.increment(reuse_->host);
+  parts_.metrics.storage_tokens.increment(reuse_->storage);
+}
+
 void CompletionRelay::remember(const Status& status) {
   if (prompt_tokens_ == 0 && passed_on_.empty()) return;  // no prompt
   RecentRequest request;
@@ -447,59 +553,40 @@ void CompletionRelay::remember(const Status& status) {
   request.passed_on = std::string(passed_on_);
   if (!status.is_ok()) {
     request.error = status.message();
-  } else if (http_status_ >= 400) {
-    request.error = fmt::format("llama-server answered {}", http_status_);
-  } else if (http_status_ == 0 && !reply_.is_gone()) {
+  } else if (answer_.http_status() >= 400) {
+    request.error = fmt::format("llama-server answered {}", answer_.http_status());
+  } else if (answer_.count().has_error()) {
+    request.error = "llama-server ended the stream with an error";
+  } else if (answer_.http_status() == 0 && !reply_.is_gone()) {
     request.error = "no slot became free";
   }
   request.finish = !request.error.empty() ? "error" : reply_.is_gone() ? "left" : "ok";
-  if (first_output_) request.ttft_seconds = std::chrono::duration<double>(*first_output_ - begun_).count();
+  const std::optional<TimePoint>& first = answer_.first_output();
+  if (first) request.ttft_seconds = std::chrono::duration<double>(*first - begun_).count();
   request.e2e_seconds = seconds_since(begun_, parts_.clock);
   parts_.recent.add(std::move(request));
 }
 
 Result<unsigned> CompletionRelay::forward(std::string body) {
-  HttpRelayRequest call;
-  call.method = request_.is_head ? "HEAD" : std::string_view(request_.method);
-  call.target = request_.target;
-  std::vector<HttpField> fields = request_.fields;
-  if (route_use(request_.method, request_.path) == RouteUse::kSlot) remove_field(fields, kGoesOnField);
-  call.fields = fields;
-  call.body = body;
-  const auto on_head = [&](const HttpReplyHead& head) {
-    http_status_ = head.status;
-    HttpResponse passed = passed_head(head.status, head.fields);
-    if (reuse_ && head.status == 200) {
-      add_reuse(passed, reuse_->cached(), source_of(*reuse_), miss_beyond(reuse_->miss, reuse_->cached()));
-    }
-    is_streamed_ = passed.content_type.starts_with("text/event-stream");
-    reply_.begin(std::move(passed));
-    return !reply_.is_gone();
+  answer_.set_fields(reuse_fields(reuse_));
+  const AnswerCount& count = answer_.count();
+  CompletionReply::Watch watch;
+  watch.on_piece = [&] {
+    if (prompt_tokens_ == 0) return;
+    hold_.note_size(prompt_tokens_ + count.outputs());
+    if (count.has_output()) hold_.trust();
   };
-  const auto on_bytes = [&](std::string_view piece) {
-    count_.feed(piece);
-    if (is_streamed_ && !first_output_ && count_.has_output()) first_output_ = parts_.clock.now();
-    if (trace_) output_.feed(piece);
-    return reply_.write(std::string(piece));
+  watch.before_end = [&] {
+    if (count.has_error()) parts_.metrics.failed.increment();
+    if (count.cached_tokens() && count.prompt_tokens() == prompt_tokens_) note_lost(*count.cached_tokens());
+    count_reuse();
+    before_end_(answer_.http_status());
   };
-  const Status sent = client_.relay(call, on_head, on_bytes);
-  count_.end();
-  if (trace_) output_.end();
-  if (sent.is_ok()) {
-    (void)reply_.end();
-    return http_status_;
-  }
-  if (sent.code() == StatusCode::kCancelled || reply_.is_gone()) return kClientLeft;
+  Result<unsigned> sent = answer_.forward(std::move(body), watch);
+  if (sent.is_ok()) return sent;
   parts_.metrics.failed.increment();
-  if (http_status_ == 0) fail(sent);
+  if (answer_.is_untold()) answer_.fail(sent.status());
   return sent;
-}
-
-void CompletionRelay::fail(const Status& status) {
-  HttpResponse response =
-      error_response(status.code() == StatusCode::kOverloaded ? 503 : 502, "larder proxy: " + status.message());
-  response.headers.emplace_back("Retry-After", "1");
-  reply_.respond(std::move(response));
 }
 
 }  // namespace larder::llama

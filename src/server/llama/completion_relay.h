@@ -12,7 +12,12 @@
 // prompt is computed there but for its last token before the request goes on, and the answer tells whether it was that
 // slot.
 //
-// An answer that counts other tokens of its prompt than were thought is counted, and nothing of its slot is kept.
+// An answer that counts other tokens of its prompt than were thought is counted, and nothing of its slot is kept; nor
+// of one that ends in an error. One that counts fewer cached tokens than its slot was thought to have is the sign that
+// llama-server has emptied slots (slot_table.h).
+//
+// A stream whose prompt is computed for long before the request goes on has its head, and pings, meanwhile. What is
+// refused after that comes as an event.
 //
 // What goes wrong on the way to the request itself costs time and nothing else: the request goes on without.
 // After the client has left, its slot is free again, and llama-server keeps of it what it has computed.
@@ -31,10 +36,9 @@
 #include "base/file_system.h"
 #include "base/http_client.h"
 #include "server/http_message.h"
-#include "server/llama/answer_count.h"
+#include "server/llama/completion_reply.h"
 #include "server/llama/llama_request.h"
 #include "server/llama/llama_upstream.h"
-#include "server/llama/output_count.h"
 #include "server/llama/prefix_store.h"
 #include "server/llama/proxy_metrics.h"
 #include "server/llama/save_points.h"
@@ -67,19 +71,24 @@ struct RelayParts {
     std::string model;
   } trace;
   RecentRequests& recent;
-  std::uint64_t ask_storage_tokens = 256;  // that a slot must lack for storage to be asked
+  std::uint64_t ask_storage_tokens = 256;       // that a slot must lack for storage to be asked
+  Nanos ping_every = std::chrono::seconds(10);  // of a stream to which no answer comes yet
 };
 
 class CompletionRelay {
  public:
+  // With llama-server's HTTP status, before the client has the end of its answer.
+  using BeforeEnd = std::function<void(unsigned http_status)>;
   // client: of this request alone, with the client's own key. reply: the same.
-  CompletionRelay(const RelayParts& parts, HttpClient& client, ReplyStream& reply, const HttpRequest& request)
+  CompletionRelay(const RelayParts& parts, HttpClient& client, ReplyStream& reply, const HttpRequest& request,
+                  BeforeEnd before_end)
       : parts_(parts),
-        client_(client),
         upstream_(client),
         reply_(reply),
         request_(request),
-        begun_(parts.clock.now()) {}
+        before_end_(std::move(before_end)),
+        begun_(parts.clock.now()),
+        answer_(client, reply, request, parts.clock) {}
 
   // Answers. checked: what ServerIdentity::check() said. Not ok: llama-server was lost on the way; the client has been
   // told, as far as that is possible.
@@ -87,7 +96,7 @@ class CompletionRelay {
   // The same, without a look at the prompt and without a slot: for a llama-server that is given no prefixes.
   [[nodiscard]] Status run_as_it_is();
   // Of llama-server's answer; 0: it gave none.
-  [[nodiscard]] unsigned http_status() const { return http_status_; }
+  [[nodiscard]] unsigned http_status() const { return answer_.http_status(); }
 
  private:
   [[nodiscard]] Status answer();
@@ -101,6 +110,8 @@ class CompletionRelay {
   // Before a request that goes into any slot: of a slot that was composed llama-server may use what is not whole.
   void empty_composed();
   [[nodiscard]] Status run_cached(const LlamaRequest& asked);
+  // The same, in the slot that is held.
+  [[nodiscard]] Status run_in_slot(const LlamaRequest& asked, const std::vector<TokenId>& prompt);
   // The prompt's tokens; nothing: llama-server will say what is wrong with it.
   [[nodiscard]] std::optional<std::vector<TokenId>> tokens_of(const LlamaRequest& asked);
   // Chooses what of the prompt the slot begins with, and puts it there; how many tokens others have kept of it.
@@ -110,6 +121,8 @@ class CompletionRelay {
                                       std::uint64_t resume, CachedTokens& reuse);
   // In a context that all slots share, what the idle ones hold may be in the way. False: there are none.
   [[nodiscard]] bool empty_free_slots();
+  // ... and would be, once the prompt and some of its answer are computed.
+  void make_room(const LlamaRequest& asked, std::span<const TokenId> prompt);
   // The slot's file, and its name.
   [[nodiscard]] Result<std::string> write_file(const PrefixStore::Found& found, std::span<const TokenId> prompt);
   // Computes the prompt as far as places are to be kept, and saves there.
@@ -125,6 +138,12 @@ class CompletionRelay {
   [[nodiscard]] bool is_still() { return parts_.identity.is_still(checked_, upstream_); }
   // What a computation before the request has found in the slot.
   void note_cached(std::uint64_t cached);
+  // llama-server has computed anew what the slot was thought to have.
+  void note_lost(std::uint64_t cached);
+  // In the slot, now that the answer is over.
+  void note_size(const Result<unsigned>& sent);
+  // That an answer to a prompt that is not known has left in a slot, at most; 0: there was none.
+  [[nodiscard]] std::uint64_t tokens_left(const Result<unsigned>& sent) const;
   // Computes and saves up to `end`; false: not done, and no further place is tried.
   [[nodiscard]] bool save_at(std::span<const TokenId> prompt, std::uint64_t end, const std::string& salt);
   // As SlotSaver::save(). False: nothing is kept.
@@ -142,34 +161,33 @@ class CompletionRelay {
   // What the trace has of the request, when its answer is over.
   void record(std::span<const TokenId> prompt, const Result<unsigned>& sent);
   void note_unrecorded(const Result<unsigned>& sent);
+  // In the metrics, once it is certain.
+  void count_reuse();
   // For /larder/recent, when the answer is over.
   void remember(const Status& status);
   // Sends the request with `body`, and its answer on to the client. Its HTTP status.
   [[nodiscard]] Result<unsigned> forward(std::string body);
-  void fail(const Status& status);
 
   const RelayParts& parts_;
-  HttpClient& client_;
   LlamaUpstream upstream_;
   ReplyStream& reply_;
   const HttpRequest& request_;
+  const BeforeEnd before_end_;
   const TimePoint begun_;
-  bool is_streamed_ = false;  // the answer, as server-sent events
-  std::optional<TimePoint> first_output_;
+  CompletionReply answer_;
 
   bool is_proven_ = false;    // llama-server, when the request came
   bool is_anothers_ = false;  // llama-server has no slot that we composed
   std::uint64_t checked_ = 0;
-  unsigned http_status_ = 0;
-  std::string prompt_text_;  // of a chat
-  AnswerCount count_;        // of the answer
-  OutputCount output_;       // of it, if it is recorded
+  std::string prompt_text_;        // of a chat
+  std::uint64_t most_answer_ = 0;  // tokens that it may have
   TraceRequest trace_;
   SlotTable::Hold hold_;
   std::uint64_t resume_ = 0;  // tokens in the slot that are the prompt's
   // What was there before this request, which the client is told, and why not more. nullopt: nobody has looked.
   std::optional<CachedTokens> reuse_;
   std::string_view passed_on_;       // why not; empty: somebody has, or it has no prompt
+  bool is_counted_ = false;          // it, in the metrics
   std::uint64_t prompt_tokens_ = 0;  // of a prompt that was looked at
 };
 

@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "base/http_client.h"
 #include "base/log.h"
+#include "base/ranked_mutex.h"
 #include "engine/llama/gguf_file.h"
 #include "engine/llama/gguf_geometry.h"
+#include "engine/llama/kept_gguf_hash.h"
 #include "server/llama/completion_relay.h"
 #include "server/llama/prefix_explanation.h"
 #include "server/llama/proxy_metrics.h"
@@ -27,17 +30,57 @@ namespace {
 constexpr Nanos kHealthLook = std::chrono::milliseconds(200);
 constexpr Nanos kHealthLimit = std::chrono::seconds(10);  // without a byte; then a stop is looked for
 constexpr Nanos kFirstLine = std::chrono::seconds(2), kLineEvery = std::chrono::minutes(1);  // of the log, meanwhile
-constexpr Nanos kAskLimit = std::chrono::seconds(60);
 // llama-server answers between two batches; then whoever scrapes is still there, and has ours.
 constexpr Nanos kMetricsLimit = std::chrono::seconds(3);
 constexpr std::string_view kBearer = "Bearer ", kKeyField = "X-Api-Key";
 
-std::string bearer_of(const HttpRequest& request) {
-  const std::string_view text = request.authorization;
-  if (text.starts_with(kBearer)) return std::string(text.substr(kBearer.size()));
+// As llama-server finds it: the scheme may be missing, and the second field counts where the first one is empty.
+std::string key_of(const HttpRequest& request) {
+  std::string_view text = request.authorization;
   const std::string* key = find_field(request.fields, kKeyField);  // as Anthropic's clients do
-  return text.empty() && key != nullptr ? *key : std::string();
+  if (text.empty() && key != nullptr) text = *key;
+  if (text.starts_with(kBearer)) text.remove_prefix(kBearer.size());
+  return std::string(text);
 }
+
+// The clients of proofs: these go on when the request that began one has left, and end with the proxy.
+class ProofClients {
+ public:
+  // For as long as it lives.
+  class Entry {
+   public:
+    Entry(ProofClients& all, HttpClient& client) : all_(all), client_(client) {
+      LockGuard guard(all_.mutex_);
+      all_.clients_.insert(&client_);
+      if (all_.is_over_) client_.cancel();
+    }
+    ~Entry() {
+      LockGuard guard(all_.mutex_);
+      all_.clients_.erase(&client_);
+    }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    ProofClients& all_;
+    HttpClient& client_;
+  };
+
+  void end() {
+    LockGuard guard(mutex_);
+    is_over_ = true;
+    for (HttpClient* client : clients_) client->cancel();
+  }
+  [[nodiscard]] bool is_over() {
+    LockGuard guard(mutex_);
+    return is_over_;
+  }
+
+ private:
+  RankedMutex mutex_{LockRank::kServer};
+  std::set<HttpClient*> clients_ LARDER_GUARDED_BY(mutex_);  // as many as requests run
+  bool is_over_ LARDER_GUARDED_BY(mutex_) = false;
+};
 
 class Explained final : public ExplainedServer {
  public:
@@ -56,7 +99,7 @@ class Explained final : public ExplainedServer {
 class Proxy final : public LlamaProxy {
  public:
   Proxy(const ProxySettings& settings, FileSystem& files, Clock& clock, MetricsRegistry& registry)
-      : settings_(settings), files_(files), clock_(clock), metrics_(registry) {}
+      : settings_(settings), files_(files), clock_(clock), metrics_(registry), whole_hash_(clock) {}
   ~Proxy() override;
 
   [[nodiscard]] Status start();
@@ -68,7 +111,8 @@ class Proxy final : public LlamaProxy {
   [[nodiscard]] Status wait_for_server();
   // What a probe of this llama-server needs; in it, all of the pages' identity that is known without one.
   [[nodiscard]] Result<SlotProbeSettings> describe(LlamaUpstream& upstream, const UpstreamFacts& facts);
-  [[nodiscard]] Status prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts);
+  [[nodiscard]] ServerIdentity::Proof prove_again(LlamaUpstream& client, LlamaUpstream& upstream,
+                                                  const UpstreamFacts& facts);
   // Its adapters, each with what its file has: another one may have had the same path.
   [[nodiscard]] Result<std::string> adapters_of(LlamaUpstream& upstream);
   // What the file of an adapter or a control vector has, " " before it; empty: it cannot be read here.
@@ -79,7 +123,7 @@ class Proxy final : public LlamaProxy {
   void relay(const HttpRequest& request, HttpClient& client, HttpClient& asks, ReplyStream& reply);
   // As ServerIdentity::check().
   [[nodiscard]] Result<std::optional<std::uint64_t>> check(const HttpRequest& request, HttpClient& asks,
-                                                           const ReplyStream& reply);
+                                                           const ReplyStream& reply, ServerIdentity::Stay& stay);
   void wait_saved() override { saver_->wait_idle(); }
   CachedTokens totals() const override { return totals_of(metrics_); }
   std::string model_name() const override { return model_name_; }
@@ -93,6 +137,8 @@ class Proxy final : public LlamaProxy {
   Clock& clock_;
   ProxyMetrics metrics_;
   HttpUrl upstream_;
+  KeptGgufHash whole_hash_;  // start()'s, then whoever's who has all slots
+  ProofClients proofs_;
   std::unique_ptr<FileLock> folder_;
   std::string model_name_;
   ModelSettings proven_;  // of the llama-server at the start
@@ -104,6 +150,7 @@ class Proxy final : public LlamaProxy {
 };
 
 Proxy::~Proxy() {
+  proofs_.end();
   end_requests();
   saver_.reset();
   if (folder_) (void)remove_files();
@@ -141,7 +188,9 @@ Status Proxy::start() {
   slots_->set_habits(proven->habits);
   saver_ = std::make_unique<SlotSaver>(
       SlotSaver::Parts{format_, *store_, files_, metrics_, settings_.slot_directory, 2 * facts->slots + 4});
-  const auto prove = [this](LlamaUpstream& again, const UpstreamFacts& now) { return prove_again(again, now); };
+  const auto prove = [this](LlamaUpstream& asks, LlamaUpstream& own, const UpstreamFacts& now) {
+    return prove_again(asks, own, now);
+  };
   identity_ =
       std::make_unique<ServerIdentity>(*facts, ServerIdentity::Parts{*slots_, clock_, metrics_, settings_.starts, prove,
                                                                      settings_.slots_limit, settings_.proof_pause});
@@ -226,7 +275,7 @@ Result<SlotProbeSettings> Proxy::describe(LlamaUpstream& upstream, const Upstrea
   }
   SlotProbeSettings probe;
   probe.model = gguf->first.text("general.name").value_or(path);
-  if (hides_context(gguf->first, facts.slot_context, settings_.caps_slots)) {
+  if (hides_context(*gguf, facts.slot_context, settings_.caps_slots)) {
     return unsupported(
         fmt::format("{} cannot be cached: it chooses its factors of RoPE by the context that there is, and slots of {} "
                     "tokens may hide a larger one: leave out --kv-unified-per-slot, or give the context another size",
@@ -235,16 +284,15 @@ Result<SlotProbeSettings> Proxy::describe(LlamaUpstream& upstream, const Upstrea
   probe.directory = settings_.slot_directory;
   probe.window_tokens = sliding_window_of(gguf->first);
   probe.pools.model = gguf->identity;
-  const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, *gguf) : sample_gguf(files_, *gguf);
+  const Result<Digest256> data = settings_.hashes_data ? whole_hash_.of(files_, *gguf) : sample_gguf(files_, *gguf);
   if (!data.is_ok()) return data.status();
   probe.pools.data = *data;
   const Result<std::string> adapters = adapters_of(upstream);
   if (!adapters.is_ok()) return adapters.status();
   std::string vectors;
   for (const std::string& one : settings_.control_vectors) vectors += contents_of(one, "a control vector");
-  probe.pools.overrides =
-      fmt::format("llama.cpp {}; adapters {}; {}{}{}{}", facts.build, *adapters, settings_.identity, vectors,
-                  context_identity(gguf->first, facts.slot_context), environment_identity());
+  probe.pools.overrides = fmt::format("llama.cpp {}; adapters {}; {}{}{}{}", facts.build, *adapters, settings_.identity,
+                                      vectors, context_identity(*gguf, facts.slot_context), environment_identity());
   probe.pools.page_size = settings_.saves.page_size;
   return probe;
 }
@@ -270,17 +318,22 @@ std::string Proxy::contents_of(const std::string& path, std::string_view what) {
 }
 
 // The probe computes some pages, so what tells another one without it comes first.
-Status Proxy::prove_again(LlamaUpstream& upstream, const UpstreamFacts& facts) {
+ServerIdentity::Proof Proxy::prove_again(LlamaUpstream& client, LlamaUpstream& upstream, const UpstreamFacts& facts) {
+  const auto failed = [this](const Status& why) {
+    return ServerIdentity::Proof{proofs_.is_over() ? cancelled("the proxy ends") : why};
+  };
   const Result<SlotProbeSettings> now = describe(upstream, facts);
-  if (!now.is_ok()) return now.status();
+  if (!now.is_ok()) return failed(now.status());
   if (now->pools.model != proven_.model || now->pools.data != proven_.data) {
-    return conflict("its model is another one than at the start");
+    return {conflict("its model is another one than at the start"), true};
   }
-  if (now->pools != proven_) return conflict("its build, its adapters or its options differ from those at the start");
+  if (now->pools != proven_) return {conflict("its build, its adapters or its options differ from those at the start")};
+  // A request that holds no slot may be in the probe's, and stay there for long: `client` waits for less.
+  if (const Status is_free = client.erase_slot(0); !is_free.is_ok()) return failed(is_free);
   const Result<SlotProbeResult> again = probe_slots(upstream, files_, *now);
-  if (!again.is_ok()) return again.status();
-  return again->format.geometry == format_.geometry ? Status::ok()
-                                                    : conflict("the types of its cache differ from those at the start");
+  if (!again.is_ok()) return failed(again.status());
+  if (again->format.geometry == format_.geometry) return {};
+  return {conflict("the types of its cache differ from those at the start")};
 }
 
 std::string Proxy::summary() const {
@@ -292,8 +345,8 @@ std::string Proxy::summary() const {
 void Proxy::carry(const HttpRequest& request, const Exchange& exchange) {
   if (request.path.starts_with("/larder/")) return exchange->respond(answer_own(request));
   if (request.path == "/metrics" && request.method == "GET") return tell_metrics(request, exchange);
-  HttpClient client(upstream_, settings_.quiet_limit, bearer_of(request));
-  HttpClient asks(upstream_, kAskLimit, bearer_of(request));
+  HttpClient client(upstream_, settings_.quiet_limit, key_of(request));
+  HttpClient asks(upstream_, settings_.ask_limit, key_of(request));
   ReplyStream reply(exchange);
   reply.on_gone([&client, &asks] {
     client.cancel();
@@ -303,7 +356,7 @@ void Proxy::carry(const HttpRequest& request, const Exchange& exchange) {
 }
 
 void Proxy::tell_metrics(const HttpRequest& request, const Exchange& exchange) {
-  HttpClient client(upstream_, kMetricsLimit, bearer_of(request));
+  HttpClient client(upstream_, kMetricsLimit, key_of(request));
   client.set_deadline(real_clock().now() + kMetricsLimit);
   ReplyStream reply(exchange);
   reply.on_gone([&client] { client.cancel(); });
@@ -311,40 +364,52 @@ void Proxy::tell_metrics(const HttpRequest& request, const Exchange& exchange) {
 }
 
 Result<std::optional<std::uint64_t>> Proxy::check(const HttpRequest& request, HttpClient& asks,
-                                                  const ReplyStream& reply) {
+                                                  const ReplyStream& reply, ServerIdentity::Stay& stay) {
   LlamaUpstream client(asks);
   if (route_use(request.method, request.path) == RouteUse::kNone) {
     const bool wakes = request.method == "POST" || request.path == "/slots" || request.path == "/lora-adapters";
     if (wakes) identity_->look(client);
     return unsupported("it uses no slot");
   }
-  HttpClient ours(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
+  // A proof computes, and may wait for a model that is loaded: as long as the first one, and as any request.
+  HttpClient ours(upstream_, settings_.quiet_limit,
+                  settings_.upstream_key.empty() ? key_of(request) : settings_.upstream_key);
+  const ProofClients::Entry entry(proofs_, ours);
   LlamaUpstream own(ours);
-  return identity_->check(client, own, [&reply] { return reply.is_gone(); });
+  return identity_->check(
+      client, own, [&reply] { return reply.is_gone(); }, stay);
 }
 
 void Proxy::relay(const HttpRequest& request, HttpClient& client, HttpClient& asks, ReplyStream& reply) {
   const bool is_post = request.method == "POST";
   const bool changes_adapters = is_post && request.path == "/lora-adapters";
   const bool changes_slots = is_post && request.path.starts_with("/slots/");
-  CompletionRelay one(*parts_, client, reply, request);
+  bool has_ended = false;
+  // Before the client has its whole answer: its next request finds the change done.
+  const auto end_changes = [&](unsigned http_status) {
+    if (std::exchange(has_ended, true)) return;
+    const bool was_let_in = http_status != 401;
+    if (changes_adapters) identity_->end_change(was_let_in);
+    if ((changes_slots || changes_adapters) && was_let_in) slots_->forget_all();
+  };
+  CompletionRelay one(*parts_, client, reply, request, end_changes);
+  ServerIdentity::Stay stay;  // ends before a slot is given back, or a proof with all slots would find it
   Status status;
   if (changes_adapters) identity_->begin_change();
-  if (const auto checked = check(request, asks, reply); checked.is_ok()) {
+  if (const auto checked = check(request, asks, reply, stay); checked.is_ok()) {
     status = one.run(*checked);
   } else {
     status = one.run_as_it_is();
   }
-  const bool was_let_in = one.http_status() != 401;
-  if (changes_adapters) identity_->end_change(was_let_in);
-  if ((changes_slots || changes_adapters) && was_let_in) slots_->forget_all();
+  end_changes(one.http_status());
   if (!status.is_ok()) log_warning("proxy", fmt::format("{}: {}", request.path, status.to_string()));
 }
 
 // ---- our own routes
 
 HttpResponse Proxy::explain(const HttpRequest& request) {
-  HttpClient client(upstream_, kAskLimit, settings_.upstream_key.empty() ? bearer_of(request) : settings_.upstream_key);
+  HttpClient client(upstream_, settings_.ask_limit,
+                    settings_.upstream_key.empty() ? key_of(request) : settings_.upstream_key);
   LlamaUpstream upstream(client);
   identity_->look(upstream);
   Explained server(client, *slots_);

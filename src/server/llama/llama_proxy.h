@@ -45,7 +45,8 @@ struct ProxySettings {
   Nanos start_limit = std::chrono::minutes(30);  // for llama-server to load its model
   std::function<Status()> check_wait{};          // asked meanwhile: an error ends the wait, and is create()'s
   std::function<std::uint64_t()> starts{};       // of our own llama-server, so far; empty: it is somebody else's
-  Nanos quiet_limit = std::chrono::hours(1);     // without a byte of it
+  Nanos quiet_limit = std::chrono::hours(1);     // without a byte of it, in requests and proofs
+  Nanos ask_limit = std::chrono::minutes(1);     // the same, when it is asked who it is
   Nanos slots_limit = std::chrono::seconds(10);  // for all slots to be free, when it is proven again
   Nanos proof_pause = std::chrono::seconds(1);   // behind a proof that failed; twice as long after each further one
   std::string slot_directory;                    // its --slot-save-path

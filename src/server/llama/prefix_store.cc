@@ -24,7 +24,8 @@ constexpr Nanos kSaveLimit = std::chrono::seconds(5);  // for a place among the 
 constexpr Nanos kExistsLimit = std::chrono::seconds(5);
 constexpr Nanos kCopyLimit = std::chrono::seconds(120);  // for bytes of memory
 constexpr Nanos kCloseLimit = std::chrono::seconds(10);
-constexpr std::size_t kBuffersKept = 3;  // a draft, a file of it, and one that is being saved
+constexpr std::size_t kBuffersKept = 3;    // a draft, a file of it, and one that is being saved
+constexpr std::uint64_t kBuffersPart = 8;  // of the host's bytes they keep this part at most
 constexpr std::size_t kEventsAtOnce = 64;
 
 }  // namespace
@@ -69,7 +70,7 @@ class PrefixStoreImpl final : public PrefixStore {
   PrefixStoreImpl(const SlotFormat& format, const PrefixStoreOptions& options, std::unique_ptr<PageStore> storage)
       : format_(format),
         options_(options),
-        buffers_(kBuffersKept),
+        buffers_(kBuffersKept, static_cast<std::size_t>(options.host_bytes / kBuffersPart)),
         store_(std::move(storage)),
         thread_("prefixes", 1, 1) {}
   ~PrefixStoreImpl() override;

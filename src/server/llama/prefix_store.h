@@ -9,7 +9,9 @@
 // Threads: every method from any thread, several at once. Calls block until their limit at most.
 // Lifetime: the store outlives each Found.
 // Errors (rule 5): what cannot be had is a Found of no tokens, or a Status that says why; a request goes on without.
-// Limits: host_bytes; what storage keeps is the backend's own limit; lookups, saves and loads as in connector.h.
+// Limits: host_bytes; beside them an eighth of that for buffers that are used again, and those that are in use (a save:
+// one file; a load: two, until it returns one); what storage keeps is the backend's own limit; lookups, saves and loads
+// as in connector.h.
 // Cost: find() a hash of the prompt and what storage takes; load() and save() two copies of their bytes.
 #pragma once
 

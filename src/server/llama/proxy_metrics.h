@@ -32,7 +32,7 @@ class ProxyMetrics {
 
  public:
   Counter& cached;          // requests whose prompt was looked at
-  Counter& failed;          // of them: llama-server did not answer
+  Counter& failed;          // of them: llama-server did not answer, or ended its stream with an error
   Counter& prompt_tokens;   // of them
   Counter& slot_tokens;     // ... that a slot held
   Counter& host_tokens;     // ... restored from host memory

@@ -8,18 +8,20 @@
 namespace larder::llama {
 namespace {
 
-GgufFile phi(std::optional<std::uint64_t> trained, std::optional<std::uint64_t> original, bool has_two = true) {
-  GgufFile file;
+GgufModel phi(std::optional<std::uint64_t> trained, std::optional<std::uint64_t> original, bool has_two = true) {
+  GgufModel model;
+  GgufFile& file = model.first;
   file.metadata["general.architecture"] = std::string("phi3");
   if (trained) file.metadata["phi3.context_length"] = *trained;
   if (original) file.metadata["phi3.rope.scaling.original_context_length"] = *original;
-  if (has_two) file.tensors.push_back({"rope_factors_long.weight", {48}, 0, 0});
-  return file;
+  model.tensor_names = {"token_embd.weight"};
+  if (has_two) model.tensor_names.emplace_back("rope_factors_long.weight");  // in whichever of its files
+  return model;
 }
 
 // llama.cpp takes the long factors for contexts beyond the original one, whatever a slot may use of it.
 TEST(ServerIdentity, SlotsHideAContextThatMayBeLong) {
-  const GgufFile model = phi(131072, 4096);
+  const GgufModel model = phi(131072, 4096);
   EXPECT_FALSE(hides_context(model, 4096, false)) << "all of the context, and short";
   EXPECT_TRUE(hides_context(model, 4096, true)) << "of a context that may be long";
   EXPECT_FALSE(hides_context(model, 4097, true)) << "long, whatever is behind it";
@@ -32,6 +34,11 @@ TEST(ServerIdentity, SlotsOfAllThatAModelWasTrainedForHideWhatIsBehindThem) {
   EXPECT_TRUE(hides_context(phi(4096, std::nullopt), 4096, false));
   EXPECT_FALSE(hides_context(phi(4096, std::nullopt), 4095, false));
   EXPECT_TRUE(hides_context(phi(4096, 8192), 4096, false));
+}
+
+TEST(ServerIdentity, TheContextCountsWhereItChoosesTheSet) {
+  EXPECT_NE(context_identity(phi(131072, 4096), 4096), context_identity(phi(131072, 4096), 8192));
+  EXPECT_EQ(context_identity(phi(131072, 4096, false), 4096), "");
 }
 
 TEST(ServerIdentity, RowsThatAreNotRotatedAreOthers) {

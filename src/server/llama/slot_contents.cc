@@ -19,6 +19,7 @@ void SlotContents::computed(std::span<const TokenId> prompt, std::uint64_t resum
   if (offset > 0 && prompt.size() > resumed + offset) checkpoint_ = prompt.size() - offset;
   tokens_.assign(prompt.begin(), prompt.end());
   has_answer_ = has_answer;
+  is_doubted_ = false;
   known_ = Known::kTokens;
 }
 
@@ -43,7 +44,7 @@ void SlotContents::forget() {
 
 void SlotContents::disown() {
   tokens_.clear();
-  has_answer_ = false;
+  has_answer_ = is_doubted_ = false;
   known_ = Known::kNothing;
   checkpoint_ = 0;
 }

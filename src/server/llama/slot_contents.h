@@ -29,6 +29,9 @@ struct EngineHabits {
   bool rolls_back = false;
   // States are kept so many tokens before the end of each prompt; 0: none (--ctx-checkpoints 0).
   std::uint32_t checkpoint_offset = 0;
+  // Tokens, at least, that fit into the one context of all slots (--kv-unified): when it is full, llama-server empties
+  // slots that compute nothing, and does not tell. 0: each slot has its own.
+  std::uint64_t shared_context = 0;
 };
 
 class SlotContents {
@@ -46,6 +49,9 @@ class SlotContents {
   void forget();
   // Nor is it known whose they are, and with which adapters they were computed.
   void disown();
+  // llama-server may have emptied it meanwhile. Its tokens stay known: it has these, or none.
+  void doubt() { is_doubted_ = true; }
+  [[nodiscard]] bool is_doubted() const { return is_doubted_; }
   [[nodiscard]] bool is_unknown() const { return known_ != Known::kTokens; }
   // Nothing in it is another's, or of adapters that a request had for itself.
   [[nodiscard]] bool is_owners() const { return known_ != Known::kNothing; }
@@ -68,6 +74,7 @@ class SlotContents {
 
   std::vector<TokenId> tokens_;  // certain; an answer may follow
   bool has_answer_ = false;
+  bool is_doubted_ = false;
   Known known_ = Known::kNothing;
   std::uint64_t checkpoint_ = 0;  // 0: none
   std::uint64_t composed_ = 0;    // stays until llama-server is known to have dropped it

@@ -70,6 +70,19 @@ TEST(SlotContents, ForgetsWhatMayBeGone) {
   EXPECT_FALSE(slot.is_unknown());
 }
 
+TEST(SlotContents, ADoubtLastsUntilItIsFilledAgain) {
+  SlotContents slot;
+  slot.computed(counting(100), 0, false, kDense);
+  slot.doubt();
+  EXPECT_TRUE(slot.is_doubted());
+  EXPECT_EQ(slot.reusable(counting(150), kDense), 100u) << "it has all of it, or nothing";
+  slot.computed(counting(100), 0, true, kDense);
+  EXPECT_FALSE(slot.is_doubted());
+  slot.doubt();
+  slot.restored(counting(64));
+  EXPECT_FALSE(slot.is_doubted());
+}
+
 TEST(SlotContents, OnlyItsOwnerMayUseWhatNobodyLookedAt) {
   SlotContents slot;
   slot.begin("me");

@@ -121,6 +121,11 @@ class SlotProbe {
     EngineHabits& habits = result.habits;
     habits.rolls_back = result.format.is_dense();
     habits.checkpoint_offset = !habits.rolls_back && computed <= kTail ? static_cast<std::uint32_t>(computed) : 0;
+    const Result<UpstreamFacts> facts = upstream_.facts();
+    if (!facts.is_ok()) return facts.status();
+    const BlobGeometry& geometry = result.format.geometry;
+    const bool shares_cells = facts->slots > 1 && geometry.streams == 1 && (geometry.full || geometry.window);
+    if (shares_cells) habits.shared_context = facts->slot_context;  // which is the whole one, or a limit below it
     return Status::ok();
   }
 

@@ -4,13 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace larder::llama {
 namespace {
 
 constexpr std::uint32_t kOtherChoice = 2, kMostOtherChoices = 16;  // eight in a row, or more than every third
-constexpr Nanos kLook = std::chrono::milliseconds(100);
+constexpr Nanos kSlotLook = std::chrono::milliseconds(100);
+// Cells that llama-server uses for a while and nobody counts: drafts, a masked cell of each restored slot, tokens of
+// which no event has told yet.
+constexpr std::uint64_t kSpareTokens = 64;
 
 }  // namespace
 
@@ -29,12 +33,36 @@ void SlotTable::Hold::give_back() {
   SlotTable& table = *std::exchange(table_, nullptr);
   LockGuard guard(table.mutex_);
   if (epoch_ != table.epoch_) contents_.disown();
-  for (const std::uint32_t slot : slots_) {
-    table.slots_[slot].is_busy = false;
-    table.slots_[slot].contents.disown();
+  Slot& first = table.slots_[slots_.front()];
+  if (first.is_doubted) contents_.doubt();
+  for (const std::uint32_t one : slots_) {
+    Slot& slot = table.slots_[one];
+    slot.is_busy = slot.is_doubted = false;
+    slot.growth = 0;
+    slot.tokens = std::max(slot.tokens, first.tokens);  // further answers are made in copies of the first slot
+    slot.contents.disown();
   }
-  table.slots_[slots_.front()].contents = std::move(contents_);
+  first.contents = std::move(contents_);
   table.changed_.notify_all();
+}
+
+void SlotTable::Hold::note_size(std::uint64_t tokens, std::uint64_t growth) {
+  LockGuard guard(table_->mutex_);
+  Slot& slot = table_->slots_[slots_.front()];
+  const bool is_more = tokens > slot.tokens;
+  slot.tokens = tokens;
+  slot.growth = growth;
+  if (is_more && table_->is_too_much(table_->all_tokens(false))) table_->doubt_but(slots_.front());
+}
+
+void SlotTable::Hold::doubt_others() {
+  LockGuard guard(table_->mutex_);
+  if (table_->habits_.shared_context > 0) table_->doubt_but(slots_.front());
+}
+
+void SlotTable::Hold::trust() {
+  LockGuard guard(table_->mutex_);
+  table_->slots_[slots_.front()].is_doubted = false;
 }
 
 SlotTable::SlotTable(std::uint32_t slots, std::uint32_t max_waiting, Clock& clock)
@@ -55,7 +83,7 @@ Result<SlotTable::Hold> SlotTable::acquire(const Wish& wish) {
     if (wish.is_gone && wish.is_gone()) status = cancelled("the client has left while it waited for a slot");
     if (status.is_ok() && clock_.now() >= end) status = deadline_exceeded("no slot of llama-server became free");
     if (!status.is_ok()) break;
-    changed_.wait_for(mutex_, kLook);
+    changed_.wait_for(mutex_, kSlotLook);
   }
   queue_.erase(me);
   changed_.notify_all();  // the next one has its turn
@@ -65,17 +93,67 @@ Result<SlotTable::Hold> SlotTable::acquire(const Wish& wish) {
 
 SlotTable::Hold SlotTable::take(const Wish& wish) {
   Hold hold;
-  for (std::uint32_t i = 0; i < wish.count; ++i) take_one(choose(wish), hold);
+  for (std::uint32_t i = 0; i < wish.count; ++i) {
+    const std::uint32_t slot = choose(wish);
+    take_one(slot, hold);
+    slots_[slot].used = ++uses_;
+  }
   hold.contents_ = std::move(slots_[hold.slot()].contents);
   hold.contents_.begin(wish.owner);
+  // What others may have grown to, unseen.
+  const bool grows = std::ranges::any_of(slots_, [](const Slot& one) { return one.growth > 0; });
+  if (grows && is_too_much(all_tokens(true))) hold.contents_.doubt();
   return hold;
+}
+
+bool SlotTable::is_too_much(std::uint64_t tokens) const {
+  return habits_.shared_context > 0 && tokens + kSpareTokens > habits_.shared_context;
+}
+
+std::uint64_t SlotTable::tokens_of(const Slot& slot) const { return std::min(slot.tokens, habits_.shared_context); }
+
+std::uint64_t SlotTable::all_tokens(bool with_growth) const {
+  std::uint64_t sum = 0;
+  for (const Slot& slot : slots_) {
+    sum += tokens_of(slot) + (with_growth ? std::min(slot.growth, habits_.shared_context) : 0);
+  }
+  return sum;
+}
+
+void SlotTable::doubt_but(std::uint32_t slot) {
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    if (i == slot) continue;
+    slots_[i].is_busy ? static_cast<void>(slots_[i].is_doubted = true) : slots_[i].contents.doubt();
+  }
+}
+
+std::vector<SlotTable::Hold> SlotTable::take_crowding(const Hold& mine, std::uint64_t tokens) {
+  LockGuard guard(mutex_);
+  std::vector<Hold> holds;
+  // What is in its own slot goes, or is a part of them.
+  std::uint64_t all = all_tokens(false) - tokens_of(slots_[mine.slot()]) + tokens;
+  const auto goes_before = [](const Slot& a, const Slot& b) {
+    return std::tuple(!a.contents.is_unknown(), a.used) < std::tuple(!b.contents.is_unknown(), b.used);
+  };
+  while (is_too_much(all)) {
+    const Slot* victim = nullptr;
+    for (const Slot& slot : slots_) {
+      if (slot.is_busy || slot.tokens == 0) continue;
+      if (victim == nullptr || goes_before(slot, *victim)) victim = &slot;
+    }
+    if (victim == nullptr) break;
+    all -= tokens_of(*victim);
+    const auto slot = static_cast<std::uint32_t>(victim - slots_.data());
+    take_one(slot, holds.emplace_back());
+    holds.back().contents_ = std::move(slots_[slot].contents);
+  }
+  return holds;
 }
 
 void SlotTable::take_one(std::uint32_t slot, Hold& hold) {
   hold.table_ = this;
   hold.epoch_ = epoch_;
   slots_[slot].is_busy = true;
-  slots_[slot].used = ++uses_;
   hold.slots_.push_back(slot);
 }
 
@@ -113,16 +191,21 @@ std::uint32_t SlotTable::free_slots() const {
   return static_cast<std::uint32_t>(std::ranges::count(slots_, false, &Slot::is_busy));
 }
 
-void SlotTable::forget_all() {
+void SlotTable::forget_all(std::uint64_t most) {
   LockGuard guard(mutex_);
   ++epoch_;
-  for (Slot& slot : slots_) slot.contents.disown();
+  for (Slot& slot : slots_) {
+    slot.contents.disown();
+    slot.tokens = std::max(slot.tokens, most);
+  }
 }
 
-void SlotTable::forget_free() {
+void SlotTable::forget_free(std::uint64_t most) {
   LockGuard guard(mutex_);
   for (Slot& slot : slots_) {
-    if (!slot.is_busy) slot.contents.disown();
+    if (slot.is_busy) continue;
+    slot.contents.disown();
+    slot.tokens = std::max(slot.tokens, most);
   }
 }
 

@@ -5,6 +5,11 @@
 //
 // Whoever composes what is in a slot must own all slots: nobody else sends this llama-server requests.
 //
+// Slots with one context for all (EngineHabits::shared_context): when it is full, llama-server empties the first slot
+// that computes nothing, and tells nobody. So the table keeps how much each slot holds, answers included, has the
+// oldest ones emptied before a prompt that does not fit beside them (take_crowding()), and doubts what the others hold
+// once all together may have been too much.
+//
 // Threads: any. acquire() blocks until its turn, its limit, or until the client is gone (it looks ten times a second).
 // Lifetime: holds die before the table. Limits: max_waiting; more are refused.
 // Cost: a comparison of the prompt with what each free slot holds.
@@ -41,6 +46,12 @@ class SlotTable {
     // Of slot(), while it is held. Not of the others: what becomes of these is not known.
     [[nodiscard]] SlotContents& contents() { return contents_; }
     [[nodiscard]] bool is_held() const { return table_ != nullptr; }
+    // slot() holds at most so many tokens now, and while its request is under way it may get `growth` more.
+    void note_size(std::uint64_t tokens, std::uint64_t growth = 0);
+    // llama-server has run out of cells: what other slots held may be gone.
+    void doubt_others();
+    // It computes for this request: whatever others grew to has not emptied it.
+    void trust();
     void give_back();
 
    private:
@@ -65,13 +76,20 @@ class SlotTable {
   // kOverloaded: too many wait. kDeadlineExceeded, kCancelled: limit, is_gone.
   [[nodiscard]] Result<Hold> acquire(const Wish& wish) LARDER_EXCLUDES(mutex_);
 
+  static constexpr std::uint64_t kAnySize = UINT64_MAX;
+
+  // Free slots to be emptied so that `tokens` fit into the slot of `mine`: those of unknown content first, then the
+  // ones not used for longest. None: there is room, or each slot has its own.
+  [[nodiscard]] std::vector<Hold> take_crowding(const Hold& mine, std::uint64_t tokens) LARDER_EXCLUDES(mutex_);
+
   // All that nobody has, one each; of_composed: those alone that hold something of a slot file.
   [[nodiscard]] std::vector<Hold> take_free(bool of_composed = false) LARDER_EXCLUDES(mutex_);
 
   // llama-server has been started anew, or something used slots that we did not choose: nobody knows what they hold.
-  void forget_all() LARDER_EXCLUDES(mutex_);
+  // most: tokens that it may have left in one of them.
+  void forget_all(std::uint64_t most = kAnySize) LARDER_EXCLUDES(mutex_);
   // Of those that nobody has: a request for several answers has used some of them.
-  void forget_free() LARDER_EXCLUDES(mutex_);
+  void forget_free(std::uint64_t most = kAnySize) LARDER_EXCLUDES(mutex_);
   // Whether llama-server, left to choose, took the slot that holds all of a prompt.
   void note_choice(bool is_ours) LARDER_EXCLUDES(mutex_);
   // False: it has not so often that it is not worth the work (--slot-prompt-similarity 0); it stays so.
@@ -90,12 +108,21 @@ class SlotTable {
   struct Slot {
     SlotContents contents;
     bool is_busy = false;
-    std::uint64_t used = 0;  // counts up with each use
+    bool is_doubted = false;          // while it is busy: its contents are with the hold
+    std::uint64_t used = 0;           // counts up with each use
+    std::uint64_t tokens = kAnySize;  // that it holds, at most
+    std::uint64_t growth = 0;         // that may come while it is busy
   };
   [[nodiscard]] std::uint32_t free_slots() const LARDER_REQUIRES(mutex_);
   [[nodiscard]] std::uint32_t choose(const Wish& wish) const LARDER_REQUIRES(mutex_);
   [[nodiscard]] Hold take(const Wish& wish) LARDER_REQUIRES(mutex_);
   void take_one(std::uint32_t slot, Hold& hold) LARDER_REQUIRES(mutex_);
+  // Whether so many tokens may be more than the context of all slots has; false: each has its own.
+  [[nodiscard]] bool is_too_much(std::uint64_t tokens) const LARDER_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t tokens_of(const Slot& slot) const LARDER_REQUIRES(mutex_);
+  // In all slots together. with_growth: that may be there before anybody tells.
+  [[nodiscard]] std::uint64_t all_tokens(bool with_growth) const LARDER_REQUIRES(mutex_);
+  void doubt_but(std::uint32_t slot) LARDER_REQUIRES(mutex_);
 
   const std::uint32_t max_waiting_;
   Clock& clock_;

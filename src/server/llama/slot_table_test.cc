@@ -119,6 +119,88 @@ TEST_F(Slots, AlsoOfOthersTheComposedOnesAreKnown) {
   EXPECT_EQ(table.use().busy, 1u);
 }
 
+// One context of 1000 tokens for three slots.
+class SharedSlots : public testing::Test {
+ protected:
+  SharedSlots() {
+    table.set_habits({.rolls_back = true, .shared_context = 1000});
+    for (SlotTable::Hold& hold : table.take_free()) {
+      hold.contents().restored({});
+      hold.note_size(0);
+    }
+  }
+  std::uint32_t fill(TokenId first, std::size_t count) {
+    const Tokens tokens = prompt_of(first, count);
+    SlotTable::Hold hold = table.acquire({.prompt = tokens}).value();
+    hold.contents().computed(tokens, 0, true, table.habits());
+    hold.note_size(count);
+    return hold.slot();
+  }
+  [[nodiscard]] bool is_doubted(TokenId first, std::size_t count) {
+    const Tokens tokens = prompt_of(first, count + 1);
+    SlotTable::Hold hold = table.acquire({.prompt = tokens}).value();
+    EXPECT_EQ(hold.contents().reusable(tokens, table.habits()), count) << "its tokens stay known";
+    return hold.contents().is_doubted();
+  }
+  SlotTable table{3, 3, real_clock()};
+};
+
+TEST_F(SharedSlots, TheOnesNotUsedForLongestMakeRoom) {
+  EXPECT_EQ(fill(1000, 300), 0u);
+  EXPECT_EQ(fill(2000, 300), 1u);
+  EXPECT_EQ(fill(1000, 300), 0u);
+  SlotTable::Hold mine = table.acquire({}).value();
+  EXPECT_EQ(mine.slot(), 2u);
+  EXPECT_TRUE(table.take_crowding(mine, 300).empty()) << "they fit";
+  const auto one = table.take_crowding(mine, 600);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].slot(), 1u);
+}
+
+TEST_F(SharedSlots, TheUnknownOnesMakeRoomFirst) {
+  (void)fill(1000, 300);
+  (void)fill(2000, 300);
+  {
+    SlotTable::Hold hold = table.acquire({}).value();
+    EXPECT_EQ(hold.slot(), 2u);
+    hold.contents().forget();
+    hold.note_size(300);
+  }
+  SlotTable::Hold mine = table.acquire({.prompt = prompt_of(1000, 301)}).value();
+  EXPECT_EQ(mine.slot(), 0u);
+  const auto one = table.take_crowding(mine, 500);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].slot(), 2u);
+}
+
+TEST_F(SharedSlots, WhatOthersHoldIsDoubtedOnceItMayHaveBeenTooMuch) {
+  (void)fill(1000, 300);
+  (void)fill(2000, 300);
+  EXPECT_FALSE(is_doubted(1000, 300));
+  {
+    SlotTable::Hold hold = table.acquire({}).value();
+    hold.note_size(100, 1000);
+    SlotTable::Hold other = table.acquire({.prompt = prompt_of(1000, 301)}).value();
+    EXPECT_TRUE(other.contents().is_doubted()) << "the answer may have grown, and nobody tells";
+  }
+  EXPECT_TRUE(is_doubted(1000, 300)) << "the doubt stays";
+  EXPECT_FALSE(is_doubted(2000, 300));
+  (void)fill(3000, 500);
+  EXPECT_TRUE(is_doubted(2000, 300));
+  (void)fill(2000, 300);
+  EXPECT_FALSE(SlotTable(3, 3, real_clock()).acquire({}).value().contents().is_doubted()) << "each has its own";
+}
+
+TEST_F(SharedSlots, OneThatIsInUseIsDoubtedBehindItsUse) {
+  const Tokens tokens = prompt_of(1000, 300);
+  SlotTable::Hold hold = table.acquire({.prompt = tokens}).value();
+  hold.note_size(300);
+  (void)fill(2000, 800);
+  hold.contents().computed(tokens, 0, true, table.habits());
+  hold.give_back();
+  EXPECT_TRUE(is_doubted(1000, 300));
+}
+
 TEST_F(Slots, ThoseWhoWaitHaveTheirTurnInOrder) {
   ThreadPoolExecutor threads("waiters", 2, 2);
   SlotTable::Hold first = table.acquire({}).value(), second = table.acquire({}).value();

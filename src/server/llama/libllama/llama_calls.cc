@@ -126,16 +126,26 @@ json parsed_body(const std::string& body) {
   return json::parse(body);
 }
 
+namespace {
+
+// Of a chat in whatever form.
+json as_chat(CallKind kind, json body) {
+  if (kind == CallKind::kResponses) return server_chat_convert_responses_to_chatcmpl(body);
+  if (kind == CallKind::kMessages) return server_chat_convert_anthropic_to_oai(body);
+  return body;
+}
+
+}  // namespace
+
 json understood_body(const CallParts& parts, CallKind kind, json body) {
   if (kind == CallKind::kInfill) return infill_body(parts, std::move(body));
   if (kind == CallKind::kCompletion || kind == CallKind::kOpenAiCompletion) {
     if (!body.contains("prompt")) throw std::invalid_argument("\"prompt\" is required");
     return body;
   }
-  if (kind == CallKind::kResponses) body = server_chat_convert_responses_to_chatcmpl(body);
-  if (kind == CallKind::kMessages) body = server_chat_convert_anthropic_to_oai(body);
+  json chat = as_chat(kind, std::move(body));
   std::vector<raw_buffer> files;
-  return oaicompat_chat_params_parse(body, parts.model.chat, files);
+  return oaicompat_chat_params_parse(chat, parts.model.chat, files);
 }
 
 std::vector<server_tokens> prompt_tokens(const LlamaModel& model, const json& understood) {
@@ -257,16 +267,18 @@ void CompletionCall::find_prefix(EngineRequest& request) {
 
 // Where the system messages end, as others may have the same ones.
 std::vector<std::uint64_t> CompletionCall::marks_of(const std::vector<TokenId>& prompt) const {
-  if (kind_ != CallKind::kChat || !original_.contains("messages")) return {};
+  const bool is_chat = kind_ == CallKind::kChat || kind_ == CallKind::kResponses || kind_ == CallKind::kMessages;
+  if (!is_chat) return {};
   try {
-    json part = original_, system = json::array();
-    for (const json& message : original_.at("messages")) {
+    json part = as_chat(kind_, original_), system = json::array();
+    const std::size_t all = part.at("messages").size();
+    for (const json& message : part.at("messages")) {
       const std::string role = json_value(message, "role", std::string());
       if (role != "system" && role != "developer") break;
       system.push_back(message);
     }
-    if (system.empty() || system.size() == original_.at("messages").size()) return {};
-    part["messages"] = system;
+    if (system.empty() || system.size() == all) return {};
+    part["messages"] = std::move(system);
     part["add_generation_prompt"] = false;
     std::vector<raw_buffer> files;
     const json parsed = oaicompat_chat_params_parse(part, parts_.model.chat, files);

@@ -164,7 +164,7 @@ Result<ModelSettings> Service::identity(const GgufModel& gguf) const {
   if (!data.is_ok()) return data.status();
   model.data = *data;
   model.overrides = fmt::format("libllama {}; layers on a GPU {}{}{}", llama_build_info(), settings_.gpu_layers,
-                                context_identity(gguf.first, settings_.context_tokens), environment_identity());
+                                context_identity(gguf, settings_.context_tokens), environment_identity());
   model.page_size = settings_.saves.page_size;
   return model;
 }
@@ -232,7 +232,8 @@ bool Service::is_allowed(const HttpRequest& request) const {
   if (settings_.api_key.empty() || request.path == "/health" || request.path == "/v1/health") return true;
   if (request.path == "/larder/ui" || request.path.starts_with("/larder/ui/")) return true;  // it asks for the key
   const std::string* key = find_field(request.fields, "X-Api-Key");  // as Anthropic's clients do
-  return is_bearer_of(settings_.api_key, key == nullptr ? request.authorization : "Bearer " + *key);
+  const bool is_second = request.authorization.empty() && key != nullptr;
+  return is_bearer_of(settings_.api_key, is_second ? "Bearer " + *key : request.authorization);
 }
 
 HttpResponse Service::answer(const HttpRequest& request) {
