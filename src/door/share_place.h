@@ -13,8 +13,11 @@
 namespace larder {
 
 struct SharePlace {
-  Digest256 store{};  // equal of processes whose backend and directories are the same, however the paths are written
-  std::string text;   // the same, to be read
+  // Equal of processes whose backend and directories are the same, however the paths are written, and what else tells
+  // stores apart: hf3fs: the rank of its files and the metadata server; mooncake: the master; plugin: the library, and
+  // all options that go to it.
+  Digest256 store{};
+  std::string text;  // the same, to be read by others: without passwords and values of a library's options
 };
 
 // share_directory: its files would be strange ones in a directory of the store, which refuses these; so it lies in

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <vector>
 
 #include "tests/support/temporary_directory.h"
 
@@ -49,6 +51,57 @@ TEST(SharePlace, LiesOutsideOfTheStoresDirectories) {
                                std::filesystem::weakly_canonical(b).string());
   }
   EXPECT_TRUE(share_place("memory", {}, "/s").is_ok());
+}
+
+// Not only by their directories.
+TEST(SharePlace, OtherStoresAreOthers) {
+  struct Case {
+    std::string backend;
+    std::vector<BackendOptions> others;  // all different
+    BackendOptions same;                 // as the first
+  };
+  const std::vector<Case> cases = {{"hf3fs",
+                                    {{{"file_path_prefix", "/p"}},
+                                     {{"file_path_prefix", "/q"}},
+                                     {{"file_path_prefix", "/p"}, {"rank", "1"}},
+                                     {{"file_path_prefix", "/p"}, {"metadata_server_url", "http://a:1"}},
+                                     {{"file_path_prefix", "/p"}, {"metadata_server_url", "http://b:1"}}},
+                                    {{"file_path_prefix", "/p"}, {"rank", "0"}, {"numjobs", "4"}}},
+                                   {"mooncake",
+                                    {{{"master_server_address", "a:1"}}, {{"master_server_address", "b:1"}}},
+                                    {{"master_server_address", "a:1"}, {"replica_num", "2"}, {"local_hostname", "h"}}},
+                                   {"plugin",
+                                    {{{"library", "/a.so"}, {"bucket", "x"}},
+                                     {{"library", "/a.so"}, {"bucket", "y"}},
+                                     {{"library", "/a.so"}},
+                                     {{"library", "/b.so"}, {"bucket", "x"}},
+                                     {{"library", "a.so"}, {"bucket", "x"}},
+                                     {{"library", "/a.so"}, {"bucket", "x"}, {"region", "x"}}},
+                                    {{"library", "/./a.so"}, {"bucket", "x"}, {"queue_limit", "5"}}}};
+  for (const Case& each : cases) {
+    std::vector<Digest256> seen;
+    for (const BackendOptions& options : each.others) {
+      const Result<SharePlace> place = share_place(each.backend, options, "/s");
+      ASSERT_TRUE(place.is_ok()) << place.status().to_string();
+      EXPECT_EQ(std::count(seen.begin(), seen.end(), place->store), 0) << place->text;
+      seen.push_back(place->store);
+    }
+    EXPECT_EQ(share_place(each.backend, each.same, "/s")->store, seen.front()) << each.backend;
+  }
+}
+
+// Others read the text, in their errors and logs.
+TEST(SharePlace, KeepsSecretsToItself) {
+  const auto text = [](const std::string& backend, const BackendOptions& options) {
+    return share_place(backend, options, "/s")->text;
+  };
+  EXPECT_EQ(text("hf3fs", {{"metadata_server_url", "redis://:secret@a:1/0"}}),
+            "backend hf3fs, rank 0, metadata_server_url redis://a:1/0");
+  const auto store = [](const char* url) {
+    return share_place("hf3fs", {{"metadata_server_url", url}}, "/s").value().store;
+  };
+  EXPECT_EQ(store("http://larder:key@a:1"), store("http://a:1")) << "the key may be an option of its own";
+  EXPECT_EQ(text("plugin", {{"library", "/a.so"}, {"key", "secret"}}), "backend plugin, library /a.so, with key");
 }
 
 }  // namespace

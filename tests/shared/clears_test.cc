@@ -139,14 +139,15 @@ TEST_F(Clears, ATakeoverKeepsTheMarks) {
   }
 }
 
-// Nobody knows what was cleared: nothing that was kept is written, and nothing counts as stored.
-TEST_F(Clears, ATakeoverWithoutTheFileBeginsAnew) {
+// Nobody knows what was cleared: nothing that was kept is written, and nothing counts as stored. (A file that is gone
+// the host would make again.)
+TEST_F(Clears, ATakeoverWithABrokenFileBeginsAnew) {
   RoleWatch watch;
   auto host = open("file");
   const auto client = open("file", &watch);
   ASSERT_TRUE(host && client);
   const ClearMark before = client->clear_mark(), emptied = client->emptied_mark();
-  ASSERT_TRUE(std::filesystem::remove(file));
+  std::filesystem::resize_file(file, 20);
   EXPECT_TRUE(write_page(*client, 1, kClearedBytes, false, before).is_ok()) << "its host knows";
   EXPECT_TRUE(host->close(kAnswerLimit).is_ok());
   ASSERT_TRUE(watch.wait_for(SharedRole::kHost));
@@ -154,7 +155,7 @@ TEST_F(Clears, ATakeoverWithoutTheFileBeginsAnew) {
   EXPECT_NE(client->emptied_mark(), emptied);
   EXPECT_TRUE(is_refused(*client, 2, before));
   EXPECT_TRUE(write_page(*client, 2, kClearedBytes).is_ok());
-  EXPECT_TRUE(std::filesystem::exists(file)) << "for the next one";
+  EXPECT_GT(std::filesystem::file_size(file), 20u) << "for the next one";
 }
 
 TEST_F(Clears, WithoutAHostTheLastMarksCount) {
@@ -179,8 +180,12 @@ TEST_F(Clears, AClearThatCannotBeKeptClearsNothing) {
   ASSERT_TRUE(host && client);
   ASSERT_TRUE(write_page(*client, 1, kClearedBytes).is_ok());
   const ClearMark before = client->clear_mark();
-  ASSERT_TRUE(std::filesystem::remove(file));
-  std::filesystem::create_directories(file + "/in the way");
+  const std::filesystem::path aside = place + "/aside";
+  std::filesystem::create_directories(aside / "in the way");
+  for (std::error_code failed = std::make_error_code(std::errc::io_error); failed;) {  // the host makes it again
+    std::filesystem::remove(file);
+    std::filesystem::rename(aside, file, failed);
+  }
   for (StorageBackend* const each :
        {static_cast<StorageBackend*>(host.get()), static_cast<StorageBackend*>(client.get())}) {
     const Status failed = clear_store(*each);

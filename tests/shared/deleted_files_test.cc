@@ -2,8 +2,10 @@
 // The files of a share are deleted under its host, by a cleaner of old files or by hand.
 #include <filesystem>
 
+#include "storage/shared/clears_file.h"
 #include "storage/shared/real_share_socket.h"
 #include "tests/shared/shared_rig.h"
+#include "tests/support/rest.h"
 
 namespace larder::shared_tests {
 namespace {
@@ -91,6 +93,28 @@ TEST_F(DeletedFiles, TheHostTakesTheNewLock) {
   ASSERT_TRUE(last);
   EXPECT_EQ(last->role(), SharedRole::kClient);
   EXPECT_TRUE(read_page(*last, 1, kPageBytes).is_ok());
+}
+
+// Where the file is gone, the next host would not know what was cleared.
+TEST_F(DeletedFiles, WhatWasClearedIsWrittenAgain) {
+  for (const std::string& name : {std::string("/") + share::kClearsName, std::string()}) {
+    SCOPED_TRACE(name);
+    RoleWatch watches[2];
+    auto host = join("file", watches[0]);
+    const auto client = join("file", watches[1]);
+    ASSERT_TRUE(host && client);
+    ASSERT_TRUE(clear_store(*client).is_ok());
+    const ClearMark mark = client->clear_mark();
+    ASSERT_GT(std::filesystem::remove_all(place + name), 0u);
+    const auto until = real_clock().now() + kAnswerLimit;
+    const std::string file = place + "/" + share::kClearsName;
+    while (!std::filesystem::exists(file) && real_clock().now() < until) rest();
+    ASSERT_TRUE(std::filesystem::exists(file));
+    EXPECT_TRUE(host->close(kAnswerLimit).is_ok());
+    ASSERT_TRUE(watches[1].wait_for(SharedRole::kHost));
+    EXPECT_EQ(client->clear_mark(), mark);
+    EXPECT_TRUE(write_page(*client, 1, kPageBytes, false, mark).is_ok());
+  }
 }
 
 // As of a host that was killed, whose lock ends before its store's, or that has not made its files again yet.

@@ -341,6 +341,22 @@ TEST_F(HostilePeer, CostsItselfTheConnectionAndNobodyElse) {
   EXPECT_EQ(host->stats().pages, 2u);
 }
 
+// Without a question, and though it has nothing under way.
+TEST_F(HostilePeer, AClientThatAsksForNothingHearsOfChanges) {
+  const auto host = open();
+  ASSERT_TRUE(host);
+  RawPeer idle = welcomed_peer();
+  ASSERT_TRUE(write_page(*host, 1, 5000).is_ok());
+  std::uint64_t pages = 0;
+  while (pages == 0) {
+    const std::string frame = idle.next_frame();
+    ASSERT_FALSE(frame.empty()) << "none came";
+    ASSERT_EQ(frame.at(0), static_cast<char>(Kind::kStats));
+    pages = share::decode_stats(frame.substr(1))->pages;
+  }
+  EXPECT_EQ(pages, 1u);
+}
+
 TEST_F(HostilePeer, ArenasThatAreNoneAreRefused) {
   const auto host = open();
   ASSERT_TRUE(host);

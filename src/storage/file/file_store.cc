@@ -2,8 +2,12 @@
 #include "storage/file/file_store.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "base/log.h"
 
 namespace larder::file_store {
 
@@ -26,12 +30,24 @@ Status FileStore::close(std::chrono::nanoseconds limit) {
   return Status::ok();
 }
 
-// Without it the next opening would find no store.
-void FileStore::keep_format(FileSystem& files, const Volume& volume) {
-  const Status format = files.stat(join_path(volume.directory, kFormatName)).status();
-  if (format.code() != StatusCode::kNotFound) return;
-  if (!find_volume(files, volume.directory, volume.format, volume.device_id).lacks_format) return;
-  (void)write_format(files, volume.directory, volume.format);
+// Without FORMAT the next opening would find no store, and without CLEARED pages would come back: so that is first.
+void FileStore::keep_files(FileSystem& files, const Volume& volume, std::span<const Cleared> cleared) {
+  const auto is_missing = [&](std::string_view name) {
+    return files.stat(join_path(volume.directory, name)).status().code() == StatusCode::kNotFound;
+  };
+  const bool lacks_cleared = !cleared.empty() && is_missing(kClearedName);
+  if (!lacks_cleared && !is_missing(kFormatName)) return;
+  const Whereabouts found = find_volume(files, volume.directory, volume.format, volume.device_id);
+  if (found.state != Whereabouts::State::kHere) return;
+  if (!check_lock(files, volume.directory, volume.lock_text).is_ok()) return;
+  Status kept;
+  if (lacks_cleared) kept = replace_file(files, volume.directory, kClearedName, encode_cleared(cleared));
+  if (kept.is_ok() && found.lacks_format) kept = write_format(files, volume.directory, volume.format);
+  if (kept.is_ok()) return;
+  log_warning("storage/file", volume.directory +
+                                  ": somebody deleted FORMAT or CLEARED of the store, and they could not be written "
+                                  "again: " +
+                                  kept.to_string());
 }
 
 // Nothing is in flight any more: seals what is open and lets the directories go.
@@ -44,9 +60,14 @@ void FileStore::finish() {
   damage_.finish();
   std::vector<FilePtr> closed;
   std::vector<std::unique_ptr<FileLock>> locks;
+  std::vector<Cleared> cleared;
+  {
+    LockGuard guard(state_.mutex);
+    cleared = state_.cleared.entries();
+  }
   for (Volume& volume : state_.volumes) {
     volume.io.reset();  // joins its thread
-    keep_format(state_.files, volume);
+    keep_files(state_.files, volume, cleared);
   }
   LockGuard guard(state_.mutex);
   for (auto& [id, segment] : state_.segments) {

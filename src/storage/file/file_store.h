@@ -64,7 +64,7 @@ class FileStore final : public StorageBackend, private StoreSteps {
   void start_maintenance_if_high() override { maintenance_.start_if_high(); }
   void go_on_with_maintenance() override { maintenance_.go_on(); }
   void tell_damage(SegmentId segment) override { damage_.tell(segment); }
-  static void keep_format(FileSystem& files, const Volume& volume);
+  static void keep_files(FileSystem& files, const Volume& volume, std::span<const Cleared> cleared);
   void write_cleared() override { clears_.write_again(); }
 
   void finish() LARDER_EXCLUDES(state_.mutex);

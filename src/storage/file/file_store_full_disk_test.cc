@@ -62,6 +62,22 @@ class FullDiskTest : public FailureTest {
     });
     return taken.is_ok() ? first : taken;
   }
+  // Somebody else takes all that is free.
+  void fill() {
+    const auto filler = files_->inner.open("/filler", {.write = true, .create = true});
+    ASSERT_TRUE(filler.is_ok());
+    std::uint64_t at = (*filler)->size_bytes().value();
+    for (std::size_t bytes = 4096; bytes > 0; bytes /= 2) {
+      const std::vector<std::byte> content(bytes);
+      while (write_fully(**filler, content, at).is_ok()) at += bytes;
+    }
+    ASSERT_EQ(files_->space("/")->free_bytes, 0u);
+  }
+  Status clear(std::shared_ptr<const StoreScope> scope = nullptr) {
+    Status status = internal_error("no callback");
+    const Status taken = backend_->submit_clear(std::move(scope), [&status](Status s) { status = std::move(s); });
+    return taken.is_ok() ? status : taken;
+  }
   // With max_size = the disk.
   Steady reference(std::uint64_t disk_bytes, BackendOptions options) {
     on_disk(std::uint64_t{1} << 40);
@@ -240,6 +256,49 @@ TEST_F(FullDiskTest, AQuotaIsFoundOutToo) {
   EXPECT_GE(found.pages, reference(kQuota, {{"segment_size", "64Ki"}}).pages * 0.75);
   EXPECT_EQ(found.refused, 0u);
   EXPECT_LE(refused_files - refused_by_then, 120u) << "twice an hour, and not with each segment";
+}
+
+// What an opening would like to write, it can do without.
+TEST_F(FullDiskTest, AStoreOpensOnAFullDisk) {
+  for (const bool was_cleared : {false, true}) {
+    for (const char* direct : {"auto", "on"}) {
+      SCOPED_TRACE(std::string(direct) + (was_cleared ? ", cleared" : ""));
+      on_disk(16 * kMi);
+      open(executor_, {{"max_size", "8Mi"}});
+      for (std::uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(put(i, 20'000).is_ok());
+      if (was_cleared) {
+        ASSERT_TRUE(clear().is_ok());
+      }
+      for (std::uint64_t i = 20; i < 60; ++i) ASSERT_TRUE(put(i, 20'000).is_ok());
+      backend_.reset();
+      fill();
+      open(executor_, {{"max_size", "8Mi"}, {"direct", direct}});
+      ASSERT_TRUE(backend_);
+      EXPECT_EQ(backend_->info().alignment, kBlockBytes) << "the disk takes direct I/O";
+      EXPECT_EQ(backend_->stats().pages, was_cleared ? 40u : 60u);
+      EXPECT_TRUE(get(30, 20'000).is_ok());
+      EXPECT_EQ(get(3, 20'000).is_ok(), !was_cleared);
+    }
+  }
+}
+
+// What a clear takes away leaves the room that it needs to be noted.
+TEST_F(FullDiskTest, AClearMakesItsOwnRoom) {
+  for (const bool is_whole : {true, false}) {
+    SCOPED_TRACE(is_whole ? "all" : "a namespace");
+    on_disk(2 * kMi);
+    open(executor_);
+    for (std::uint64_t i = 0; i < 50; ++i) ASSERT_TRUE(put(i, 20'000).is_ok());
+    fill();
+    EXPECT_TRUE(clear(is_whole ? nullptr : scope_).is_ok());
+    EXPECT_EQ(backend_->stats().pages, 0u);
+    EXPECT_GE(files_->space("/")->free_bytes, kMi / 2);
+    ASSERT_TRUE(put(99, 20'000).is_ok());
+    kill();
+    open(executor_);
+    EXPECT_TRUE(get(99, 20'000).is_ok());
+    EXPECT_EQ(backend_->stats().pages, 1u);
+  }
 }
 
 // What was acknowledged as durable goes by eviction only: all that exists() promises is there when the power is back.

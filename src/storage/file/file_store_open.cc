@@ -52,6 +52,11 @@ StoreId new_store_id(const std::string& directory, const Clock& clock) {
   return id;
 }
 
+// Unlike that of any process before it, as a new_store_id() is.
+std::string new_lock_text(const std::string& directory, const Clock& clock) {
+  return hex_encode(new_store_id(directory + "\n" + std::string(kLockName), clock)) + "\n";
+}
+
 // A directory and what its FORMAT said; none: it is new.
 struct OpenedVolume {
   Volume volume;
@@ -241,12 +246,15 @@ Status agree_on_format(FileSystem& files, const Clock& clock, std::vector<Opened
   return Status::ok();
 }
 
-// Of all volumes. One that cannot be read is not a damaged one: nobody knows what it says.
-Result<JoinedClears> read_all_cleared(FileSystem& files, const std::vector<OpenedVolume>& volumes) {
+// Of all volumes. One that cannot be read is not a damaged one: nobody knows what it says. `has_copy`: per volume,
+// whether a whole file lies there.
+Result<JoinedClears> read_all_cleared(FileSystem& files, const std::vector<OpenedVolume>& volumes,
+                                      std::vector<bool>& has_copy) {
   std::vector<Result<std::vector<Cleared>>> lists;
   for (const OpenedVolume& v : volumes) {
     Result<std::vector<Cleared>> list = read_cleared(files, v.volume.directory);
     const StatusCode code = list.status().code();
+    has_copy.push_back(list.is_ok());
     if (code == StatusCode::kNotFound) continue;
     if (code == StatusCode::kUnsupported) {
       return with_advice(list.status(), "use the build that wrote " + v.volume.directory + ", or another directory");
@@ -272,7 +280,7 @@ class Opener {
   Opener(FileSystem& files, Executor* executor, OpenedStore& out) : files_(files), executor_(executor), out_(out) {}
 
   Status run(const std::vector<OpenedVolume>& volumes) {
-    Result<JoinedClears> clears = read_all_cleared(files_, volumes);
+    Result<JoinedClears> clears = read_all_cleared(files_, volumes, has_cleared_);
     if (!clears.is_ok()) return clears.status();
     const bool is_damaged = clears->is_damaged;
     out_.cleared = ClearedList(std::move(clears->list));
@@ -428,11 +436,16 @@ class Opener {
       Status synced = files_.sync_dir(v.volume.directory);
       if (!synced.is_ok()) return with_advice(synced, "is the disk in order?");
     }
-    if (out_.cleared.entries().size() == before && !is_damaged) return Status::ok();
-    for (const OpenedVolume& v : volumes) {
-      const Status written =
-          replace_file(files_, v.volume.directory, kClearedName, encode_cleared(out_.cleared.entries()));
-      if (!written.is_ok()) return with_advice(written, "is the disk full, or mounted read-only?");
+    const std::vector<Cleared>& entries = out_.cleared.entries();
+    const bool is_new = entries.size() != before || is_damaged;
+    for (std::size_t i = 0; i < volumes.size(); ++i) {
+      if (!is_new && (has_cleared_[i] || entries.empty())) continue;
+      const std::string& directory = volumes[i].volume.directory;
+      const Status written = replace_file(files_, directory, kClearedName, encode_cleared(entries));
+      if (written.is_ok()) continue;
+      if (is_damaged) return with_advice(written, "is the disk full, or mounted read-only?");
+      // The old file says the same, and some that needs no saying; a copy that is missing is missing as before.
+      log_warning("storage/file", directory + ": CLEARED was not written anew: " + written.to_string());
     }
     return Status::ok();
   }
@@ -441,8 +454,9 @@ class Opener {
   Executor* const executor_;
   OpenedStore& out_;
   std::vector<Segment> segments_;
-  SegmentId of_unknown_age_ = 0;  // the last of which a part could not be read, nor the header; it may be the youngest
-  bool is_full_said_ = false;     // in the log
+  std::vector<bool> has_cleared_;  // per volume
+  SegmentId of_unknown_age_ = 0;   // the last of which a part could not be read, nor the header; it may be the youngest
+  bool is_full_said_ = false;      // in the log
 };
 
 }  // namespace
@@ -464,13 +478,17 @@ Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options,
   auto out = std::make_unique<OpenedStore>();
   out->index = PageIndex(options.max_identities);
   LARDER_RETURN_IF_ERROR(agree_on_format(files, clock, volumes, out->store));
+  for (OpenedVolume& v : volumes) {  // not before: who is refused takes nothing from the process that has the store
+    v.volume.lock_text = mark_lock(files, v.volume.directory, new_lock_text(v.volume.directory, clock));
+  }
   LARDER_RETURN_IF_ERROR(Opener(files, executor, *out).run(volumes));
   for (OpenedVolume& v : volumes) {
-    const bool works = options.direct != Choice::kOff && supports_direct(files, v.volume.directory);
-    if (options.direct == Choice::kOn && !works) {
+    const Status direct =
+        options.direct == Choice::kOff ? unsupported("direct = off") : try_direct(files, v.volume.directory);
+    if (options.direct == Choice::kOn && takes_no_direct(direct)) {
       return unsupported("file store: " + v.volume.directory + " does not take direct I/O; leave out direct = on");
     }
-    v.volume.is_direct = works;
+    v.volume.is_direct = direct.is_ok() || options.direct == Choice::kOn;
     const Result<SpaceInfo> space = files.space(v.volume.directory);
     if (space.is_ok()) v.volume.disk_bytes = space->total_bytes;
     out->volumes.push_back(std::move(v.volume));

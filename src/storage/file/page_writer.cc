@@ -13,13 +13,6 @@
 #include "base/probe.h"
 
 namespace larder::file_store {
-namespace {
-
-// Groups of one operation share a record up to this size: few heads, but many records in flight.
-constexpr std::uint64_t kRecordTarget = std::uint64_t{4} << 20;
-
-}  // namespace
-
 Status PageWriter::submit(WriteRequest request, StorageBackend::WriteDone done) {
   const auto begun = begin_operation<WriteOperation>(state_.gate, std::move(request), std::move(done));
   if (!begun.is_ok()) return begun.status();

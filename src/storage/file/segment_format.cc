@@ -99,6 +99,13 @@ Status parse_volume_list(std::string_view text, VolumeFormat& format) {
   return is_in ? Status::ok() : bad;
 }
 
+// ".nfs000000000012d6870000000f": a file that was removed while somebody had it open.
+bool is_nfs_name(std::string_view name) {
+  constexpr std::string_view kPrefix = ".nfs", kDigits = "0123456789abcdefABCDEF";
+  if (name.size() <= kPrefix.size() || !name.starts_with(kPrefix)) return false;
+  return name.find_first_not_of(kDigits, kPrefix.size()) == std::string_view::npos;
+}
+
 }  // namespace
 
 void seal_frame(std::span<std::byte> bytes, std::string_view magic) {
@@ -180,7 +187,7 @@ std::optional<SegmentId> parse_segment_name(std::string_view name) {
 }
 
 bool is_store_name(std::string_view name) {
-  if (name == "lost+found" || name == kLockName || parse_segment_name(name)) return true;
+  if (name == "lost+found" || name == kLockName || parse_segment_name(name) || is_nfs_name(name)) return true;
   if (name.ends_with(kTemporarySuffix)) name.remove_suffix(kTemporarySuffix.size());
   return name == kFormatName || name == kClearedName;
 }

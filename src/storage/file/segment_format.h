@@ -37,6 +37,9 @@ inline constexpr std::size_t kRecordHeaderBytes = 128;  // of a record and of a 
 inline constexpr std::size_t kIdentityBytes = 80;
 inline constexpr std::size_t kPageBytes = 128;
 inline constexpr std::size_t kMaxRecordPages = 65'536;
+// Groups that are written together share a record up to so many bytes of payload: few heads, but many records in
+// flight.
+inline constexpr std::uint64_t kRecordTarget = std::uint64_t{4} << 20;
 inline constexpr std::uint64_t kMaxRecordBytes = std::uint64_t{64} << 30;
 inline constexpr std::size_t kMaxCleared = 4096;
 inline constexpr std::size_t kMaxClearedBytes = 32 + 40 * kMaxCleared;
@@ -118,7 +121,8 @@ struct Trailer {
 // "segment-000000000000002a.larder", and back.
 [[nodiscard]] std::string segment_name(SegmentId segment);
 [[nodiscard]] std::optional<SegmentId> parse_segment_name(std::string_view name);
-// Is this a name that a file store makes (or a mount point's lost+found)?
+// Is this a name that a file store makes (or a mount point's lost+found, or what NFS makes of a removed file that
+// somebody has open)?
 [[nodiscard]] bool is_store_name(std::string_view name);
 
 // Tells volumes apart that had one number one after the other. 0: one that was there when its store was made.

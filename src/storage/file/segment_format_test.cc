@@ -542,8 +542,8 @@ TEST(SegmentFormat, Names) {
                           "segment-0000000100000000.larder", "segment-000000000000002a.larder2", "FORMAT"}) {
     EXPECT_EQ(parse_segment_name(bad), std::nullopt) << bad;
   }
-  for (const char* own :
-       {"FORMAT", "LOCK", "CLEARED", "FORMAT.tmp", "CLEARED.tmp", "lost+found", "segment-0000000000000001.larder"}) {
+  for (const char* own : {"FORMAT", "LOCK", "CLEARED", "FORMAT.tmp", "CLEARED.tmp", "lost+found",
+                          "segment-0000000000000001.larder", ".nfs000000000012d6870000000f"}) {
     EXPECT_TRUE(is_store_name(own)) << own;
   }
   for (const char* foreign : {"data", "format", "segment-1.larder", ".tmp", "FORMAT~", "LOCK.tmp", "FORMAT.tmp.tmp",

@@ -2,6 +2,8 @@
 #include "storage/file/segment_log.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "base/defect.h"
@@ -9,6 +11,16 @@
 #include "base/probe.h"
 
 namespace larder::file_store {
+namespace {
+
+// Instead of the one that it had, if there is a new one.
+void take_lock(Volume& volume, Restored& restored) {
+  if (!restored.lock) return;
+  volume.lock = std::move(restored.lock);
+  volume.lock_text = std::move(restored.lock_text);
+}
+
+}  // namespace
 
 Status earlier_sync_failed() { return cancelled("file store: an earlier sync of its segment failed"); }
 
@@ -32,6 +44,7 @@ void SegmentLog::make(unsigned volume, LogKind kind, std::uint64_t record_bytes,
   std::uint64_t device_id = 0, capacity = 0, free = 0, left_bytes = 0;
   bool maintains = false;
   std::unique_ptr<FileLock> lock;
+  std::optional<std::string> lock_text;
   state_.grow_limits();
   {
     LockGuard guard(state_.mutex);
@@ -47,10 +60,11 @@ void SegmentLog::make(unsigned volume, LogKind kind, std::uint64_t record_bytes,
               state_.next_generation};
     device_id = v.device_id;
     capacity = std::max(state_.room.segment_bytes(volume), StoreRoom::segment_bytes_for(record_bytes, pages));
+    lock_text = v.lock_text;
     lock = std::move(v.lock);  // nobody else rolls, and the store does not close meanwhile
   }
   // Each time: a directory below an empty mount point would take the segment, and fill the wrong disk.
-  Result<Restored> restored = restore_directory(state_.files, v.directory, v.format, device_id, lock);
+  Result<Restored> restored = restore_directory(state_.files, v.directory, v.format, device_id, lock, lock_text);
   Status status = restored.status();
   if (restored.is_ok() && !restored->was_lost) mend_directory(v, *restored);
   std::shared_ptr<ActiveSegment> made;
@@ -68,7 +82,7 @@ void SegmentLog::make(unsigned volume, LogKind kind, std::uint64_t record_bytes,
     v.lock = std::move(lock);
     if (restored.is_ok()) {
       v.device_id = restored->device_id;
-      if (restored->lock) v.lock = std::move(restored->lock);
+      take_lock(v, *restored);
       if (restored->was_lost) {
         forget_volume(volume, closed, lines);
         maintains = std::exchange(awaits_seal_, false);  // of one that is gone, perhaps
@@ -112,12 +126,17 @@ void SegmentLog::mend_directory(const Volume& volume, const Restored& restored) 
 // A full segment whose last write has ended is sealed; if nothing in it is alive, it goes. While it is synced it waits:
 // end_sync() goes on then.
 void SegmentLog::settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) {
-  {
-    LockGuard guard(state_.mutex);
-    if (!segment->is_due() || !syncs_.try_emplace(segment->id).second) return;
-    segment->is_sealing = true;
-  }
-  state_.post([this, segment, volume] { seal(segment, volume); });
+  if (claim_seal(*segment)) state_.post([this, segment, volume] { seal(segment, volume); });
+}
+
+void SegmentLog::settle_here(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) {
+  if (claim_seal(*segment)) seal(segment, volume);
+}
+
+bool SegmentLog::claim_seal(ActiveSegment& segment) {
+  LockGuard guard(state_.mutex);
+  if (!segment.is_due() || !syncs_.try_emplace(segment.id).second) return false;
+  return segment.is_sealing = true;
 }
 
 void SegmentLog::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) {

@@ -38,6 +38,8 @@ class SegmentLog {
   void roll_ahead(unsigned volume) LARDER_EXCLUDES(state_.mutex);
   // Call it when the segment has been ended, and when a write to it has.
   void settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(state_.mutex);
+  // The same, but sealed when it returns, if its last write has ended. Blocks.
+  void settle_here(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(state_.mutex);
   // No more is appended to any segment. True: one is about to be sealed, and maintenance goes on behind that.
   [[nodiscard]] bool seal_all() LARDER_EXCLUDES(state_.mutex);
   // Seals what is active, here. Precondition: nothing is in flight.
@@ -63,6 +65,8 @@ class SegmentLog {
   void mend_directory(const Volume& volume, const Restored& restored) LARDER_EXCLUDES(state_.mutex);
   void forget_volume(unsigned volume, std::vector<FilePtr>& closed, LogLines& lines) LARDER_REQUIRES(state_.mutex);
   void seal(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(state_.mutex);
+  // True: the caller is the one who seals it.
+  [[nodiscard]] bool claim_seal(ActiveSegment& segment) LARDER_EXCLUDES(state_.mutex);
   void start_sync(SegmentId id) LARDER_EXCLUDES(state_.mutex);
   void synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) LARDER_EXCLUDES(state_.mutex);
   void end_sync(SegmentId id, const Status& status) LARDER_EXCLUDES(state_.mutex);

@@ -96,10 +96,32 @@ class SegmentCopy {
 
   [[nodiscard]] Status begin(const SegmentHeader& header) { return append(encode_segment_header(header)); }
 
-  // One record with one group. The pages' locations say where they are in the old file.
+  // As the next group of the record that is being gathered, or of a new one: a record each would cost up to a block for
+  // each. The pages' locations say where they are in the old file.
   [[nodiscard]] Status add(const Group& group) {
-    Group placed = group;
-    for (ListedPage& page : placed) page.group = 0;
+    std::uint64_t bytes = 0;
+    for (const ListedPage& page : group) bytes += page.location.payload_bytes;
+    const bool is_too_large = gathered_bytes_ + bytes > kRecordTarget;
+    const bool is_too_long = gathered_.size() + group.size() > kMaxRecordPages;
+    if (!gathered_.empty() && (is_too_large || is_too_long)) LARDER_RETURN_IF_ERROR(write_gathered());
+    const std::uint32_t number = gathered_.empty() ? 0 : gathered_.back().group + 1;
+    for (const ListedPage& page : group) gathered_.emplace_back(page).group = number;
+    gathered_bytes_ += bytes;
+    return Status::ok();
+  }
+
+  // The footer goes in only when everything before it is on disk.
+  [[nodiscard]] Status finish() {
+    if (!gathered_.empty()) LARDER_RETURN_IF_ERROR(write_gathered());
+    footer_.start = end_;
+    return seal_segment(to_, std::move(footer_), true).status();
+  }
+
+ private:
+  [[nodiscard]] Status write_gathered() {
+    const Group from = std::exchange(gathered_, {});
+    gathered_bytes_ = 0;
+    Group placed = from;
     RecordHead head;
     head.store = footer_.store;
     head.segment = footer_.segment;
@@ -110,7 +132,7 @@ class SegmentCopy {
     head.pages = placed;
     const std::uint64_t record_end = end_ + layout.record_bytes;
     LARDER_RETURN_IF_ERROR(append(encode_record_head(head)));
-    for (std::size_t i = 0; i < group.size(); ++i) LARDER_RETURN_IF_ERROR(copy(group[i].location, placed[i].location));
+    for (std::size_t i = 0; i < from.size(); ++i) LARDER_RETURN_IF_ERROR(copy(from[i].location, placed[i].location));
     LARDER_RETURN_IF_ERROR(pad_to(record_end));
     ++footer_.records;
     for (const ListedPage& page : placed) {
@@ -120,13 +142,6 @@ class SegmentCopy {
     return Status::ok();
   }
 
-  // The footer goes in only when everything before it is on disk.
-  [[nodiscard]] Status finish() {
-    footer_.start = end_;
-    return seal_segment(to_, std::move(footer_), true).status();
-  }
-
- private:
   [[nodiscard]] Status append(std::span<const std::byte> bytes) {
     LARDER_RETURN_IF_ERROR(write_fully(to_, bytes, end_));
     end_ += bytes.size();
@@ -150,6 +165,8 @@ class SegmentCopy {
   File& to_;
   Footer footer_;
   std::uint64_t end_ = 0;
+  Group gathered_;  // of the next record
+  std::uint64_t gathered_bytes_ = 0;
 };
 
 Status copy_groups(FileSystem& files, const GroupList& groups, const std::string& from, const std::string& to,

@@ -6,6 +6,7 @@
 
 #include "sim/hooked_files.h"
 #include "sim/sim_file_system.h"
+#include "storage/file/segment_rewrite.h"
 #include "storage/file/store_tools_test_util.h"
 
 namespace larder::file_store {
@@ -111,6 +112,39 @@ TEST_F(StoreCheck, ADamagedPageGoesWithItsGroupAndNothingElse) {
     EXPECT_EQ(store->segments[0].number, 1u);
     EXPECT_TRUE(store->segments[0].scan.has_footer);
   }
+}
+
+// The groups of a record stay together: one record each would cost up to a block for each of them.
+TEST_F(StoreCheck, ARepairMakesASegmentNoLarger) {
+  SegmentBuilder segment(files_, "/a", store_, 1);
+  std::uint64_t key = 0, first = 0;
+  for (const std::size_t bytes : {100u, 5000u, 20'000u}) {
+    for (int record = 0; record < 3; ++record) {
+      std::vector<SegmentBuilder::Page> pages;
+      for (std::uint32_t group = 0; group < 60; ++group) {
+        ++key;
+        pages.push_back({.key = key, .bytes = bytes, .generation = key, .group = group});
+        ++key;
+        pages.push_back({.key = key, .parent = key - 1, .bytes = 64, .generation = key, .group = group});
+      }
+      const auto places = segment.record(pages);
+      if (first == 0) first = places[0];
+    }
+  }
+  segment.seal();
+  const std::uint64_t before = files_.stat(segment.path())->size_bytes;
+  ASSERT_TRUE(files_.corrupt_byte(segment.path(), first, 1).is_ok());
+  const CheckReport report = check(true);
+  EXPECT_EQ(report.removed_groups, 1u);
+  EXPECT_EQ(report.removed_pages, 2u);
+  EXPECT_LE(files_.stat(segment.path())->size_bytes, before + kBlockBytes);
+  EXPECT_EQ(keys_present(key).size(), key - 2);
+  // Each group is still one of its own: without the footer, too.
+  const auto file = files_.open(segment.path(), {});
+  const auto groups = read_groups(**file, store_, 1, files_.stat(segment.path())->size_bytes);
+  ASSERT_TRUE(groups.is_ok());
+  EXPECT_EQ(groups->size(), key / 2 - 1);
+  for (const auto& group : *groups) EXPECT_EQ(group.size(), 2u);
 }
 
 TEST_F(StoreCheck, ASegmentWithoutAnythingLeftIsRemoved) {

@@ -82,9 +82,9 @@ Status StoreClears::run(const StoreScope* scope) {
     bytes = encode_cleared(state_.cleared.entries());
   }
   const Status status = write(bytes);
-  for (const EndedSegment& each : ended) log_.settle(each.segment, each.volume);
-  files_.remove_dead();  // what would not go is tried again
-  return status;
+  for (const EndedSegment& each : ended) log_.settle_here(each.segment, each.volume);
+  files_.remove_dead();                                                     // what would not go is tried again
+  return status.code() == StatusCode::kOverloaded ? write(bytes) : status;  // what has gone has left room on the disk
 }
 
 Status StoreClears::write(std::span<const std::byte> bytes) {

@@ -2,6 +2,8 @@
 #include "storage/file/store_state.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "base/probe.h"
@@ -53,12 +55,15 @@ void StoreState::post(Task task) {
 Status StoreState::check_here(unsigned volume) {
   const Volume& v = volumes[volume];
   std::uint64_t device_id = 0;
+  std::optional<std::string> lock_text;
   {
     LockGuard guard(mutex);
     device_id = v.device_id;
+    lock_text = v.lock_text;
   }
   const Whereabouts found = find_volume(files, v.directory, v.format, device_id);
-  return found.state == Whereabouts::State::kAway ? found.why : Status::ok();
+  if (found.state == Whereabouts::State::kAway) return found.why;
+  return check_lock(files, v.directory, lock_text);
 }
 
 std::uint64_t StoreState::free_bytes(unsigned volume) const {

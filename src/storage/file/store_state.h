@@ -60,7 +60,8 @@ struct StoreState {
 
   // Runs a step where it may block: on the executor, or here if that is full. The store does not close before it ended.
   void post(Task task) LARDER_EXCLUDES(mutex);
-  // Not ok: the volume is not where it should be, and what is not found there says nothing. Blocks.
+  // Not ok: the volume is not where it should be, or another process has it; what is not found there says nothing.
+  // Blocks.
   [[nodiscard]] Status check_here(unsigned volume) LARDER_EXCLUDES(mutex);
   // StoreRoom::kUnlimited: the system does not say, which explains nothing. Blocks.
   [[nodiscard]] std::uint64_t free_bytes(unsigned volume) const;

@@ -25,6 +25,15 @@ Status write_block_file(FileSystem& files, const std::string& path) {
   return std::memcmp(out.data(), in.data(), in.size()) == 0 ? Status::ok() : corrupt("direct I/O returned other bytes");
 }
 
+Status read_block(FileSystem& files, const std::string& path) {
+  OpenOptions options;
+  options.direct = true;
+  const Result<std::unique_ptr<File>> file = files.open(path, options);
+  if (!file.is_ok()) return file.status();
+  AlignedBuffer in(kBlockBytes);
+  return read_exactly(**file, {in.data(), in.size()}, 0);
+}
+
 // Whose FORMAT lies there. Not the list of volumes: an older one is as good here.
 enum class FormatIs : std::uint8_t { kOurs, kAnothers, kBroken, kUnread };
 
@@ -60,6 +69,12 @@ Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::str
   std::vector<std::byte> bytes(static_cast<std::size_t>(*size));
   LARDER_RETURN_IF_ERROR(read_exactly(**file, bytes, 0));
   return bytes;
+}
+
+std::optional<std::string> read_lock_text(FileSystem& files, const std::string& directory) {
+  const auto bytes = read_small_file(files, join_path(directory, kLockName), kMaxFormatBytes);
+  if (!bytes.is_ok()) return std::nullopt;
+  return std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size());
 }
 
 }  // namespace
@@ -100,11 +115,36 @@ Status write_format(FileSystem& files, const std::string& directory, const Volum
   return replace_file(files, directory, kFormatName, std::as_bytes(std::span(text)));
 }
 
-bool supports_direct(FileSystem& files, const std::string& directory) {
+Status try_direct(FileSystem& files, const std::string& directory) {
   const std::string path = join_path(directory, std::string(kFormatName) + std::string(kTemporarySuffix));
-  const bool works = write_block_file(files, path).is_ok();
+  const Status tried = write_block_file(files, path);
   (void)files.remove(path);
-  return works;
+  if (tried.code() != StatusCode::kOverloaded) return tried;
+  const Result<std::vector<std::string>> names = files.list(directory);
+  if (!names.is_ok()) return tried;
+  for (const std::string& name : *names) {
+    if (!parse_segment_name(name)) continue;
+    const Status read = read_block(files, join_path(directory, name));
+    if (read.code() != StatusCode::kCorrupt) return read;  // else it has no whole block
+  }
+  return tried;
+}
+
+std::optional<std::string> mark_lock(FileSystem& files, const std::string& directory, const std::string& text) {
+  {
+    OpenOptions options;
+    options.write = true;
+    const Result<std::unique_ptr<File>> file = files.open(join_path(directory, kLockName), options);
+    if (file.is_ok()) (void)write_fully(**file, std::as_bytes(std::span(text)), 0);  // on a full disk, perhaps not
+  }
+  return read_lock_text(files, directory);
+}
+
+Status check_lock(FileSystem& files, const std::string& directory, const std::optional<std::string>& lock_text) {
+  const std::optional<std::string> found = lock_text ? read_lock_text(files, directory) : std::nullopt;
+  if (!found || found->empty() || found == lock_text) return Status::ok();
+  return conflict("file store: LOCK in " + directory +
+                  " was deleted, and another process has opened the store since; end one of the two and start again");
 }
 
 Whereabouts find_volume(FileSystem& files, const std::string& directory, const VolumeFormat& format,
@@ -146,13 +186,17 @@ Whereabouts find_volume(FileSystem& files, const std::string& directory, const V
 }
 
 Result<Restored> restore_directory(FileSystem& files, const std::string& directory, const VolumeFormat& format,
-                                   std::uint64_t device_id, std::unique_ptr<FileLock>& old_lock) {
+                                   std::uint64_t device_id, std::unique_ptr<FileLock>& old_lock,
+                                   const std::optional<std::string>& lock_text) {
   const Whereabouts found = find_volume(files, directory, format, device_id);
   Restored out;
   out.device_id = found.state == Whereabouts::State::kHere ? found.device_id : device_id;
   if (found.state == Whereabouts::State::kAway) return found.why;
   const std::string lock_path = join_path(directory, kLockName);
-  const bool lacks_lock = files.stat(lock_path).status().code() == StatusCode::kNotFound;
+  // Without a text: of somebody who has not opened the store (yet), or made here while the disk was full.
+  const bool is_unmarked = lock_text && !lock_text->empty() && read_lock_text(files, directory) == "";
+  const bool lacks_lock = is_unmarked || files.stat(lock_path).status().code() == StatusCode::kNotFound;
+  if (!lacks_lock) LARDER_RETURN_IF_ERROR(check_lock(files, directory, lock_text));
   if (found.state == Whereabouts::State::kHere && found.device_id == device_id && old_lock && !lacks_lock) {
     if (!found.lacks_format) return out;
     out.lacked_files = true;
@@ -161,11 +205,11 @@ Result<Restored> restore_directory(FileSystem& files, const std::string& directo
   }
   out.was_lost = found.state == Whereabouts::State::kDeleted;
   if (out.was_lost) LARDER_RETURN_IF_ERROR(files.make_dirs(directory));
-  if (!lacks_lock) old_lock.reset();  // of the same file, perhaps
+  old_lock.reset();  // of the same file, or of one that is gone, or of a mount that was
   Result<std::unique_ptr<FileLock>> lock = files.lock(lock_path);
   if (!lock.is_ok()) return lock.status();
-  old_lock.reset();  // of a file that is gone, or of a mount that was
   out.lock = std::move(lock).value();
+  out.lock_text = lock_text ? mark_lock(files, directory, *lock_text) : std::nullopt;
   out.lacked_files = !out.was_lost && found.device_id == device_id;
   if (!out.was_lost && !found.lacks_format) return out;
   LARDER_RETURN_IF_ERROR(write_format(files, directory, format));

@@ -10,7 +10,8 @@
 // Reads are not stopped by it: what can be read is read. Before each new segment somebody looks whether the directory
 // is still there: one that was deleted is made again; one whose mount went away, or where another store lies now
 // (FORMAT tells), is left alone until it comes back. A FORMAT or LOCK that somebody deleted beside the segments is made
-// again.
+// again. If another process was faster with LOCK (its text tells), the store is that process's, and nothing is written
+// there any more.
 //
 // Threads: confined: the file store's mutex guards the mutable part; the file functions below block and take none.
 #pragma once
@@ -19,6 +20,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -92,6 +94,7 @@ struct Volume {
   std::unique_ptr<IoQueue> io;
 
   // guarded by the store's mutex
+  std::optional<std::string> lock_text;  // mark_lock()'s
   struct Log {
     std::shared_ptr<ActiveSegment> active;  // null: the next append makes one
     bool is_rolling = false;                // somebody is making the next segment
@@ -122,8 +125,23 @@ inline constexpr Nanos kLongestBackOff = std::chrono::seconds(60);
 [[nodiscard]] Status replace_file(FileSystem& files, const std::string& directory, std::string_view name,
                                   std::span<const std::byte> bytes);
 
-// Can files in `directory` be opened and read and written past the page cache? Tries it on a file of its own.
-[[nodiscard]] bool supports_direct(FileSystem& files, const std::string& directory);
+// Can files in `directory` be opened and read and written past the page cache? Tries it on a file of its own, or, where
+// the disk is full, on a segment that is there.
+[[nodiscard]] Status try_direct(FileSystem& files, const std::string& directory);
+// Does what try_direct() came to mean that they cannot be? Other errors say nothing about that.
+[[nodiscard]] inline bool takes_no_direct(const Status& tried) {
+  const StatusCode code = tried.code();
+  return code == StatusCode::kInvalidArgument || code == StatusCode::kUnsupported || code == StatusCode::kCorrupt;
+}
+
+// Writes `text` into the LOCK that this process holds, so that it knows its own again. What LOCK says then; none: it
+// cannot be read.
+[[nodiscard]] std::optional<std::string> mark_lock(FileSystem& files, const std::string& directory,
+                                                   const std::string& text);
+// kConflict: the LOCK that lies there says something else than mark_lock() found. One that is missing or cannot be read
+// says nothing.
+[[nodiscard]] Status check_lock(FileSystem& files, const std::string& directory,
+                                const std::optional<std::string>& lock_text);
 
 // What FORMAT of the directory says. kNotFound: there is none. kCorrupt, kUnsupported: as parse_format_text().
 [[nodiscard]] Result<VolumeFormat> read_format(FileSystem& files, const std::string& directory);
@@ -153,14 +171,16 @@ struct Restored {
   bool was_lost = false;      // the directory was made again, and its segments are gone
   bool lacked_files = false;  // FORMAT or LOCK was made again beside the segments
   std::uint64_t device_id = 0;
-  std::unique_ptr<FileLock> lock;  // instead of the volume's; null: that one goes on
+  std::unique_ptr<FileLock> lock;        // instead of the volume's; null: that one goes on
+  std::optional<std::string> lock_text;  // with `lock`
 };
 // The directory is there and holds FORMAT and LOCK of this volume; made again if they were deleted. kUnavailable: it is
-// not to be had now. kConflict: another process has it. `old_lock` is let go where a new one is taken; one caller at a
-// time.
+// not to be had now. kConflict: another process has it, or had it meanwhile. `old_lock` is let go where a new one is
+// taken; one caller at a time. `lock_text`: the volume's.
 [[nodiscard]] Result<Restored> restore_directory(FileSystem& files, const std::string& directory,
                                                  const VolumeFormat& format, std::uint64_t device_id,
-                                                 std::unique_ptr<FileLock>& old_lock);
+                                                 std::unique_ptr<FileLock>& old_lock,
+                                                 const std::optional<std::string>& lock_text);
 
 // Makes the file of a new segment: header written, space reserved, name synced. On error there is no file, unless it
 // could not be removed: then `left_bytes` says what it takes. kConflict: one of that name is there.

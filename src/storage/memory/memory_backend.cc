@@ -63,6 +63,7 @@ class MemoryBackend final : public StorageBackend {
     BackendStats out = stats_;
     out.pages = pages_.size();
     out.physical_bytes = charged_bytes_;
+    out.capacity_bytes = max_bytes_ == kUnlimitedBytes ? 0 : max_bytes_;
     out.queued = queued;
     return out;
   }
@@ -92,7 +93,8 @@ class MemoryBackend final : public StorageBackend {
   Status read_item(const StoreScope& scope, const ReadItem& item) LARDER_EXCLUDES(mutex_);
   Status write_group(const StoreScope& scope, const PageGroup& group) LARDER_EXCLUDES(mutex_);
   void insert_locked(std::vector<std::pair<PageId, std::shared_ptr<const StoredPage>>>& made) LARDER_REQUIRES(mutex_);
-  void drop_group_locked(GroupList::iterator group) LARDER_REQUIRES(mutex_);
+  // Pages dropped.
+  std::uint64_t drop_group_locked(GroupList::iterator group) LARDER_REQUIRES(mutex_);
 
   // constant after construction
   const std::uint64_t max_bytes_;
@@ -224,8 +226,7 @@ void MemoryBackend::insert_locked(std::vector<std::pair<PageId, std::shared_ptr<
   }
   // A group whose duplicates are the oldest pages must not lose them to its own new ones: they were moved to the front.
   while (!groups_.empty() && charged_bytes_ + fresh.bytes > max_bytes_) {
-    drop_group_locked(std::prev(groups_.end()));
-    ++stats_.evicted;
+    stats_.evicted += drop_group_locked(std::prev(groups_.end()));
   }
   groups_.push_front(std::move(fresh));
   std::uint64_t charged = 0;  // again: the eviction may have taken a duplicate after all
@@ -245,20 +246,22 @@ void MemoryBackend::insert_locked(std::vector<std::pair<PageId, std::shared_ptr<
   if (groups_.front().pages.empty()) groups_.pop_front();
   // Only a group made almost of duplicates can be above the limit here; it is at the front, so others pay.
   while (charged_bytes_ > max_bytes_ && groups_.size() > 1) {
-    drop_group_locked(std::prev(groups_.end()));
-    ++stats_.evicted;
+    stats_.evicted += drop_group_locked(std::prev(groups_.end()));
   }
 }
 
-void MemoryBackend::drop_group_locked(GroupList::iterator group) {
+std::uint64_t MemoryBackend::drop_group_locked(GroupList::iterator group) {
+  std::uint64_t dropped = 0;
   for (const PageId& id : group->pages) {
     const auto at = pages_.find(id);
     if (at == pages_.end() || at->second.group != group) continue;  // dropped as corrupt, and perhaps written anew
     stats_.bytes -= at->second.page->payload.size();
     pages_.erase(at);
+    ++dropped;
   }
   charged_bytes_ -= group->bytes;
   groups_.erase(group);
+  return dropped;
 }
 
 void MemoryBackend::run_clear(ClearOperation& op) {
@@ -266,7 +269,9 @@ void MemoryBackend::run_clear(ClearOperation& op) {
   for (auto group = groups_.begin(); group != groups_.end();) {
     const auto next = std::next(group);
     // A group is written under one scope, so its first page speaks for all.
-    if (!op.request || group->pages.front().namespace_digest == op.request->namespace_digest) drop_group_locked(group);
+    if (!op.request || group->pages.front().namespace_digest == op.request->namespace_digest) {
+      (void)drop_group_locked(group);
+    }
     group = next;
   }
   op.result = Status::ok();

@@ -1,33 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/shared/arena_room.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace larder::share {
-namespace {
-
-constexpr std::uint64_t whole_pages(std::uint64_t bytes) {
-  return (bytes + kArenaPageBytes - 1) / kArenaPageBytes * kArenaPageBytes;
-}
-
-}  // namespace
 
 ArenaRoom::ArenaRoom(std::uint64_t bytes) : size_(bytes / kArenaPageBytes * kArenaPageBytes), free_bytes_(size_) {
   if (size_ > 0) free_.emplace(0, size_);
 }
 
-std::optional<std::uint64_t> ArenaRoom::take(std::uint64_t bytes) {
+std::optional<std::uint64_t> ArenaRoom::take(std::uint64_t bytes, std::uint64_t from) {
   if (bytes == 0) return 0;
   if (bytes > free_bytes_) return std::nullopt;
   const std::uint64_t wanted = whole_pages(bytes);
   for (auto at = free_.begin(); at != free_.end(); ++at) {
-    const auto [offset, size] = *at;
-    if (size < wanted) continue;
+    const std::uint64_t offset = at->first, end = offset + at->second, begin = std::max(offset, from);
+    if (begin > end || end - begin < wanted) continue;
     free_.erase(at);
-    if (size > wanted) free_.emplace(offset + wanted, size - wanted);
-    taken_.emplace(offset, wanted);
+    if (begin > offset) free_.emplace(offset, begin - offset);
+    if (begin + wanted < end) free_.emplace(begin + wanted, end - begin - wanted);
+    taken_.emplace(begin, wanted);
     free_bytes_ -= wanted;
-    return offset;
+    return begin;
   }
   return std::nullopt;
 }

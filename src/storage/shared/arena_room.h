@@ -21,13 +21,18 @@
 namespace larder::share {
 
 inline constexpr std::uint64_t kArenaPageBytes = 4096;
+// What a piece of so many bytes takes.
+constexpr std::uint64_t whole_pages(std::uint64_t bytes) {
+  return (bytes + kArenaPageBytes - 1) / kArenaPageBytes * kArenaPageBytes;
+}
 
 class ArenaRoom {
  public:
   // Rounded down to whole pages.
   explicit ArenaRoom(std::uint64_t bytes);
   // Where the piece begins; none: there is no such piece now. No bytes take no room, and are at 0.
-  [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes);
+  // from: it begins there or behind; whole pages.
+  [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes, std::uint64_t from = 0);
   // A piece as it was taken. False: nobody has it, and nothing has changed.
   bool give_back(std::uint64_t offset, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t size() const { return size_; }

@@ -132,6 +132,45 @@ TEST_F(KeptClearsTest, ADirectoryThatWasDeletedIsMadeAgain) {
   EXPECT_EQ(open_clears(place, store, real_clock()).history, kept.history);
 }
 
+TEST_F(KeptClearsTest, AFileThatWasDeletedIsWrittenAgain) {
+  KeptClears kept = open_clears(place, store, real_clock());
+  (void)kept.history.begin(nullptr);
+  ASSERT_TRUE(kept.keeper->save(kept.history).is_ok());
+  const auto time = std::filesystem::last_write_time(path);
+  EXPECT_TRUE(kept.file->keep().is_ok());
+  EXPECT_EQ(std::filesystem::last_write_time(path), time) << "it is there";
+  for (const std::string& name : {path, place}) {
+    std::filesystem::remove_all(name);
+    EXPECT_TRUE(kept.file->keep().is_ok());
+    EXPECT_EQ(open_clears(place, store, real_clock()).history, kept.history);
+  }
+  // What the next host has written stays.
+  KeptClears next = open_clears(place, store, real_clock());
+  (void)next.history.begin(nullptr);
+  ASSERT_TRUE(next.keeper->save(next.history).is_ok());
+  EXPECT_TRUE(kept.file->keep().is_ok());
+  EXPECT_EQ(open_clears(place, store, real_clock()).history, next.history);
+}
+
+// As on a full disk, where there is no room for a second file.
+TEST_F(KeptClearsTest, AFileCanBeOverwrittenInItsPlace) {
+  ClearHistory history = open_clears(place, store, real_clock()).history;
+  const Result<ShareDirectory> opened = ShareDirectory::open(place);
+  ASSERT_TRUE(opened.is_ok());
+  const auto overwrite = [&] {
+    EXPECT_TRUE(opened->overwrite_file(kClearsName, encode_clears(store, history)).is_ok());
+    EXPECT_EQ(open_clears(place, store, real_clock()).history, history);
+  };
+  for (std::uint8_t i = 1; i < 100; ++i) {
+    const Digest256 digest{{i}};
+    (void)history.begin(&digest);
+    overwrite();  // longer
+  }
+  (void)history.begin(nullptr);
+  overwrite();  // much shorter
+  EXPECT_EQ(opened->overwrite_file("no such file", "").code(), StatusCode::kUnavailable);
+}
+
 TEST_F(KeptClearsTest, AFailureSaysWhatAndWhere) {
   KeptClears kept = open_clears(place, store, real_clock());
   std::filesystem::remove_all(place);

@@ -33,14 +33,19 @@ Place add_place(std::uint64_t& part_bytes, std::uint64_t bytes) {
   return place;
 }
 
-Urgency urgency_of(const ClientOperation& operation) {
-  const auto urgency = std::visit(
-      [](const auto& op) {
-        if constexpr (requires { op->request.terms; }) return op->request.terms.urgency;
-        return Urgency::kBackground;  // a clear
+// null: a clear, which has none.
+const OperationTerms* terms_of(const ClientOperation& operation) {
+  return std::visit(
+      [](const auto& op) -> const OperationTerms* {
+        if constexpr (requires { op->request.terms; }) return &op->request.terms;
+        return nullptr;
       },
       operation);
-  return std::min(urgency, Urgency::kBackground);
+}
+
+Urgency urgency_of(const ClientOperation& operation) {
+  const OperationTerms* const terms = terms_of(operation);
+  return terms == nullptr ? Urgency::kBackground : std::min(terms->urgency, Urgency::kBackground);
 }
 
 }  // namespace
@@ -128,8 +133,43 @@ ClientSession::ClientSession(std::shared_ptr<ShareMemory> arena, std::shared_ptr
 ClientSession::~ClientSession() { end(cancelled("the connection to the host of a shared store was closed")); }
 
 void ClientSession::submit(ClientOperation operation) {
-  line_[static_cast<std::size_t>(urgency_of(operation))].push_back({std::move(operation), 0});
+  auto& line = line_[static_cast<std::size_t>(urgency_of(operation))].of(operation);
+  line.push_back({std::move(operation), next_order_++, 0});
   pump();
+}
+
+bool ClientSession::is_waiting() const {
+  return std::any_of(line_.begin(), line_.end(),
+                     [](const Line& line) { return !line.writes.empty() || !line.others.empty(); });
+}
+
+void ClientSession::expire() {
+  std::vector<ClientOperation> ended;  // `done` runs when all is in order here
+  for (Line& line : line_) {
+    for (auto* const waiting : {&line.writes, &line.others}) {
+      std::erase_if(*waiting, [&](Waiting& each) {
+        const OperationTerms* const terms = terms_of(each.operation);
+        const Status status = terms == nullptr ? Status::ok() : check_terms(*terms);
+        if (status.is_ok()) return false;
+        fail_operation(each.operation, each.begin, status);
+        ended.push_back(std::move(each.operation));
+        return true;
+      });
+    }
+  }
+  if (!ended.empty()) pump();  // others may have their turn
+}
+
+std::deque<ClientSession::Waiting>& ClientSession::Line::of(const ClientOperation& operation) {
+  const bool is_write = std::holds_alternative<std::shared_ptr<WriteOperation>>(operation) ||
+                        std::holds_alternative<std::shared_ptr<ClearOperation>>(operation);
+  return is_write ? writes : others;
+}
+
+std::deque<ClientSession::Waiting>* ClientSession::Line::next(bool with_writes) {
+  const bool has_write = with_writes && !writes.empty();
+  if (others.empty()) return has_write ? &writes : nullptr;
+  return has_write && writes.front().order < others.front().order ? &writes : &others;
 }
 
 void ClientSession::ask_stats() {
@@ -138,12 +178,17 @@ void ClientSession::ask_stats() {
 }
 
 void ClientSession::pump() {
-  for (auto& line : line_) {
-    while (!line.empty()) {
-      const Turn turn = begin(line.front());
+  bool with_writes = true;
+  for (Line& line : line_) {
+    while (std::deque<Waiting>* const at = line.next(with_writes)) {
+      const Turn turn = begin(at->front());
       if (turn == Turn::kNoRoom) return;
-      const Waiting ended = std::move(line.front());  // ends outside the line
-      line.pop_front();
+      if (turn == Turn::kKeptBack) {
+        with_writes = false;
+        continue;
+      }
+      const Waiting ended = std::move(at->front());  // ends outside the line
+      at->pop_front();
     }
   }
 }
@@ -154,10 +199,10 @@ ClientSession::Turn ClientSession::begin(const Waiting& waiting) {
     return begin_exists(*exists, waiting.begin);
   }
   if (const auto* read = std::get_if<std::shared_ptr<ReadOperation>>(&operation)) {
-    return begin_read(*read, waiting.begin);
+    return begin_read(*read, waiting);
   }
   if (const auto* write = std::get_if<std::shared_ptr<WriteOperation>>(&operation)) {
-    return begin_write(*write, waiting.begin);
+    return begin_write(*write, waiting);
   }
   return begin_clear(std::get<std::shared_ptr<ClearOperation>>(operation));
 }
@@ -219,7 +264,7 @@ ClientSession::Turn ClientSession::begin_exists(const std::shared_ptr<ExistsOper
   const auto at = [&](std::size_t i) { return request.keys.begin() + static_cast<std::ptrdiff_t>(i); };
   const std::uint64_t number = next_number_++;
   port_->send(encode_exists(number, {terms_for(request.terms, request.scope), request.pools, {at(begin), at(end)}}));
-  flights_.emplace(number, Flight{op, {begin, end, 0, 0, {}}, Stage::kAsked, {}});
+  flights_.emplace(number, Flight{op, 0, {begin, end, 0, 0, {}}, Stage::kAsked, {}});
   return Turn::kBegun;
 }
 
@@ -227,7 +272,7 @@ ClientSession::Turn ClientSession::begin_clear(const std::shared_ptr<ClearOperat
   const std::uint16_t slot = op->request ? slot_of(op->request) : kNoScope;
   const std::uint64_t number = next_number_++;
   port_->send(encode_clear(number, slot));
-  flights_.emplace(number, Flight{op, {0, 1, 0, 0, {}}, Stage::kAsked, {}});
+  flights_.emplace(number, Flight{op, 0, {0, 1, 0, 0, {}}, Stage::kAsked, {}});
   return Turn::kBegun;
 }
 
@@ -259,8 +304,8 @@ ClientSession::Part ClientSession::plan_write(const WriteRequest& request, std::
   return part;
 }
 
-ClientSession::Turn ClientSession::take_room(Part& part) {
-  const std::optional<std::uint64_t> offset = room_.take(part.bytes);
+ClientSession::Turn ClientSession::take_room(Part& part, std::uint64_t from) {
+  const std::optional<std::uint64_t> offset = room_.take(part.bytes, from);
   if (!offset) return Turn::kNoRoom;
   part.offset = *offset;
   for (Place& place : part.places) {
@@ -269,8 +314,9 @@ ClientSession::Turn ClientSession::take_room(Part& part) {
   return Turn::kBegun;
 }
 
-ClientSession::Turn ClientSession::begin_read(const std::shared_ptr<ReadOperation>& op, std::size_t begin) {
+ClientSession::Turn ClientSession::begin_read(const std::shared_ptr<ReadOperation>& op, const Waiting& waiting) {
   const ReadRequest& request = op->request;
+  const std::size_t begin = waiting.begin;
   if (const Status status = begin == 0 ? check_terms(request.terms) : Status::ok(); !status.is_ok()) {
     fail_operation(op, 0, status);
     return Turn::kEnded;
@@ -284,20 +330,29 @@ ClientSession::Turn ClientSession::begin_read(const std::shared_ptr<ReadOperatio
   }
   const std::uint64_t number = next_number_++;
   port_->send(encode_read(number, ask));
-  flights_.emplace(number, Flight{op, std::move(part), Stage::kAsked, {}});
+  flights_.emplace(number, Flight{op, waiting.order, std::move(part), Stage::kAsked, {}});
   return Turn::kBegun;
 }
 
-ClientSession::Turn ClientSession::begin_write(const std::shared_ptr<WriteOperation>& op, std::size_t begin) {
+ClientSession::Turn ClientSession::begin_write(const std::shared_ptr<WriteOperation>& op, const Waiting& waiting) {
   const WriteRequest& request = op->request;
+  const std::size_t begin = waiting.begin;
   if (const Status status = begin == 0 ? check_terms(request.terms) : Status::ok(); !status.is_ok()) {
     fail_operation(op, 0, status);
     return Turn::kEnded;
   }
   Part part = plan_write(request, begin);
-  if (take_room(part) == Turn::kNoRoom) return Turn::kNoRoom;
+  const std::uint64_t bytes = whole_pages(part.bytes);
+  // The first quarter is for reads, in one piece: a part of one has its room there, whatever writes hang.
+  const std::uint64_t for_reads = whole_pages(room_.size() / 4), most = room_.size() - for_reads;
+  if (bytes > 0 && writing_bytes_ > 0 && writing_bytes_ + bytes > most) return Turn::kKeptBack;
+  if (take_room(part, bytes > most ? 0 : for_reads) == Turn::kNoRoom) {
+    return writing_bytes_ > 0 ? Turn::kKeptBack : Turn::kNoRoom;
+  }
+  writing_bytes_ += bytes;
   const std::uint64_t number = next_number_++;
-  Flight& flight = flights_.emplace(number, Flight{op, std::move(part), Stage::kCopyingIn, {}}).first->second;
+  Flight& flight =
+      flights_.emplace(number, Flight{op, waiting.order, std::move(part), Stage::kCopyingIn, {}}).first->second;
   if (copy(number, flight, true)) on_copied(number, true);
   return Turn::kBegun;
 }
@@ -429,6 +484,9 @@ void ClientSession::end_part(std::uint64_t number, std::vector<Status> statuses)
   Flight flight = std::move(at->second);
   flights_.erase(at);
   (void)room_.give_back(flight.part.offset, flight.part.bytes);
+  if (std::holds_alternative<std::shared_ptr<WriteOperation>>(flight.operation)) {
+    writing_bytes_ -= whole_pages(flight.part.bytes);
+  }
   std::size_t count = 0;
   const auto tell = [&](std::vector<Status>& out) {
     std::move(statuses.begin(), statuses.end(), out.begin() + static_cast<std::ptrdiff_t>(flight.part.begin));
@@ -442,8 +500,8 @@ void ClientSession::end_part(std::uint64_t number, std::vector<Status> statuses)
     (*clear)->result = std::move(statuses.front());
   }
   if (flight.part.end < count) {
-    const auto urgency = static_cast<std::size_t>(urgency_of(flight.operation));
-    line_[urgency].push_front({std::move(flight.operation), flight.part.end});
+    auto& line = line_[static_cast<std::size_t>(urgency_of(flight.operation))].of(flight.operation);
+    line.push_front({std::move(flight.operation), flight.order, flight.part.end});
   }
   pump();
 }
@@ -458,8 +516,8 @@ void ClientSession::end_clears() {
     fail_operation(*clear, 0, why);
     ended.emplace_back(std::exchange(*clear, nullptr));
   }
-  for (auto& line : line_) {
-    std::erase_if(line, [&](Waiting& waiting) {
+  for (Line& line : line_) {
+    std::erase_if(line.writes, [&](Waiting& waiting) {
       if (!std::holds_alternative<std::shared_ptr<ClearOperation>>(waiting.operation)) return false;
       fail_operation(waiting.operation, 0, why);
       ended.push_back(std::move(waiting.operation));
@@ -474,12 +532,14 @@ void ClientSession::end(const Status& why) {
     fail_operation(flight.operation, flight.part.begin, why);
     ended.push_back(std::move(flight.operation));
   }
-  for (auto& line : line_) {
-    for (Waiting& waiting : line) {
-      fail_operation(waiting.operation, waiting.begin, why);
-      ended.push_back(std::move(waiting.operation));
+  for (Line& line : line_) {
+    for (auto* const all : {&line.writes, &line.others}) {
+      for (Waiting& waiting : *all) {
+        fail_operation(waiting.operation, waiting.begin, why);
+        ended.push_back(std::move(waiting.operation));
+      }
+      all->clear();
     }
-    line.clear();
   }
   flights_.clear();
 }

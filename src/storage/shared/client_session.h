@@ -5,7 +5,10 @@
 //
 // Parts: what is larger than a quarter of the arena, or has more than kMaxItems items, goes as several messages, one
 // after the other; a group of a write is never cut. The first in the line waits for room and nobody of its urgency
-// overtakes it, so large operations come to their turn.
+// overtakes it, so large operations come to their turn. Writes have three quarters of the arena among them (one alone
+// may have more), so that a store that takes none does not hold up reads: a write that waits for that is passed by what
+// is no write. (A clear keeps its place among writes.)
+// What waits in the line ends by expire() when its deadline is over, or it is cancelled.
 // Copies of more than kInlineCopyBytes run on the executor (on this thread, if that refuses); they hold the arena and
 // the operation, so neither goes away under them when the connection does.
 // Rule 3: room is given back when the answer is there and copied, never before; after end() the whole arena is dropped.
@@ -67,6 +70,10 @@ class ClientSession {
 
   // Precondition: check_fits() with this arena's bytes.
   void submit(ClientOperation operation);
+  // Does anything wait for room? Then call expire() now and then.
+  [[nodiscard]] bool is_waiting() const;
+  // Ends what waits and is too late or cancelled, what has begun and waits with a later part, too. Cost: O(waiting).
+  void expire();
   void ask_stats();  // at most one question is under way
   [[nodiscard]] Status on_frame(const Head& head, std::string_view body);
   void on_copied(std::uint64_t number, bool is_done);
@@ -86,26 +93,37 @@ class ClientSession {
   enum class Stage : std::uint8_t { kAsked, kCopyingIn, kCopyingOut };
   struct Flight {
     ClientOperation operation;  // an empty pointer: a clear that end_clears() has ended
+    std::uint64_t order = 0;
     Part part;
     Stage stage = Stage::kAsked;
     std::vector<Status> statuses;  // kCopyingOut: what is told then
   };
   struct Waiting {
     ClientOperation operation;
+    std::uint64_t order = 0;  // of the submit
     std::size_t begin = 0;
   };
+  // Of one urgency, each in order.
+  struct Line {
+    std::deque<Waiting> writes;  // and clears
+    std::deque<Waiting> others;
+    [[nodiscard]] std::deque<Waiting>& of(const ClientOperation& operation);
+    // Whose turn it is; null: nobody's.
+    [[nodiscard]] std::deque<Waiting>* next(bool with_writes);
+  };
   struct CopyJob;
-  enum class Turn : std::uint8_t { kBegun, kEnded, kNoRoom };
+  // kKeptBack: writes have their share of the arena.
+  enum class Turn : std::uint8_t { kBegun, kEnded, kNoRoom, kKeptBack };
 
   void pump();
   [[nodiscard]] Turn begin(const Waiting& waiting);
   [[nodiscard]] Turn begin_exists(const std::shared_ptr<ExistsOperation>& op, std::size_t begin);
-  [[nodiscard]] Turn begin_read(const std::shared_ptr<ReadOperation>& op, std::size_t begin);
-  [[nodiscard]] Turn begin_write(const std::shared_ptr<WriteOperation>& op, std::size_t begin);
+  [[nodiscard]] Turn begin_read(const std::shared_ptr<ReadOperation>& op, const Waiting& waiting);
+  [[nodiscard]] Turn begin_write(const std::shared_ptr<WriteOperation>& op, const Waiting& waiting);
   [[nodiscard]] Turn begin_clear(const std::shared_ptr<ClearOperation>& op);
   void send_write(std::uint64_t number, const Flight& flight);
   // Takes the part's room and moves its places there.
-  [[nodiscard]] Turn take_room(Part& part);
+  [[nodiscard]] Turn take_room(Part& part, std::uint64_t from = 0);
   [[nodiscard]] Part plan_read(const ReadRequest& request, std::size_t begin) const;
   [[nodiscard]] Part plan_write(const WriteRequest& request, std::size_t begin) const;
   [[nodiscard]] Status check_terms(const OperationTerms& terms) const;
@@ -125,9 +143,10 @@ class ClientSession {
   Clock& clock_;
   Executor& executor_;
   ArenaRoom room_;
-  std::array<std::deque<Waiting>, kUrgencyCount> line_;
+  std::uint64_t writing_bytes_ = 0;  // of the arena, taken for writes
+  std::array<Line, kUrgencyCount> line_;
   std::unordered_map<std::uint64_t, Flight> flights_;
-  std::uint64_t next_number_ = 1;
+  std::uint64_t next_number_ = 1, next_order_ = 1;
   bool is_asking_stats_ = false;
 
   struct Slot {

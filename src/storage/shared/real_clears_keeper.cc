@@ -16,42 +16,62 @@ constexpr std::string_view kClearsComponent = "storage/shared";
 
 class FileKeeper final : public ClearKeeper {
  public:
-  FileKeeper(std::string directory, const Digest256& store) : directory_(std::move(directory)), store_(store) {}
+  explicit FileKeeper(std::shared_ptr<ClearsFile> file) : file_(std::move(file)) {}
 
   [[nodiscard]] Status save(const ClearHistory& history) override {
-    const Status saved = write(history);
+    const Status saved = file_->write(history);
     if (saved.is_ok()) return saved;
     return {saved.code(), "nothing was cleared: " + saved.message() + ": mend that, and clear again"};
   }
-  // By its path: the directory may have been deleted, and the host makes it again.
-  [[nodiscard]] Status write(const ClearHistory& history) const {
-    const Result<ShareDirectory> directory = ShareDirectory::open(directory_);
-    if (!directory.is_ok()) return directory.status();
-    return directory->replace_file(kClearsName, encode_clears(store_, history));
-  }
 
  private:
-  const std::string directory_;
-  const Digest256 store_;
+  const std::shared_ptr<ClearsFile> file_;
 };
-
-Result<ClearHistory> read_clears(const std::string& directory, const Digest256& store) {
-  const Result<ShareDirectory> opened = ShareDirectory::open(directory);
-  if (!opened.is_ok()) return opened.status();
-  const Result<std::string> bytes = opened->read_file(kClearsName, kMaxClearsBytes);
-  if (!bytes.is_ok()) return bytes.status();
-  return decode_clears(store, *bytes);
-}
 
 }  // namespace
 
+Result<ClearHistory> ClearsFile::read() const {
+  const Result<ShareDirectory> opened = ShareDirectory::open(directory_);
+  if (!opened.is_ok()) return opened.status();
+  const Result<std::string> bytes = opened->read_file(kClearsName, kMaxClearsBytes);
+  if (!bytes.is_ok()) return bytes.status();
+  return decode_clears(store_, *bytes);
+}
+
+Status ClearsFile::write(const ClearHistory& history) {
+  std::string bytes = encode_clears(store_, history);
+  LockGuard guard(mutex_);  // beside keep() an older history could stay
+  const Result<ShareDirectory> directory = ShareDirectory::open(directory_);
+  if (!directory.is_ok()) return directory.status();
+  Status written = directory->replace_file(kClearsName, bytes);
+  if (written.code() == StatusCode::kOverloaded && directory->overwrite_file(kClearsName, bytes).is_ok()) {
+    written = Status::ok();
+  }
+  if (written.is_ok()) bytes_.swap(bytes);
+  return written;
+}
+
+void ClearsFile::remember(const ClearHistory& history) {
+  std::string bytes = encode_clears(store_, history);
+  LockGuard guard(mutex_);
+  bytes_.swap(bytes);
+}
+
+Status ClearsFile::keep() const {
+  LockGuard guard(mutex_);
+  if (bytes_.empty()) return Status::ok();
+  const Result<ShareDirectory> directory = ShareDirectory::open(directory_);
+  return directory.is_ok() ? directory->add_file(kClearsName, bytes_) : directory.status();
+}
+
 KeptClears open_clears(const std::string& directory, const Digest256& store, const Clock& clock) {
   KeptClears out;
-  auto keeper = std::make_unique<FileKeeper>(directory, store);
-  Result<ClearHistory> read = read_clears(directory, store);
+  out.file = std::make_shared<ClearsFile>(directory, store);
+  out.keeper = std::make_unique<FileKeeper>(out.file);
+  Result<ClearHistory> read = out.file->read();
   if (read.is_ok()) {
     out.history = std::move(*read);
-    out.keeper = std::move(keeper);
+    out.file->remember(out.history);
     return out;
   }
   if (read.status().code() != StatusCode::kNotFound) {
@@ -59,9 +79,9 @@ KeptClears open_clears(const std::string& directory, const Digest256& store, con
                                       directory + ", because its clears are not known: " + read.status().message());
   }
   out.history = ClearHistory::anew(clock, static_cast<std::uint64_t>(::getpid()));
-  const Status saved = keeper->write(out.history);
+  out.file->remember(out.history);
+  const Status saved = out.file->write(out.history);
   if (!saved.is_ok()) log_warning(kClearsComponent, "clears of a shared store will fail: " + saved.message());
-  out.keeper = std::move(keeper);
   return out;
 }
 

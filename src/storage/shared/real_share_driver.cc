@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "base/log.h"
-#include "storage/shared/real_clears_keeper.h"
 
 namespace larder::share {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstBackOff{5}, kMostBackOff{1000};
 constexpr std::chrono::milliseconds kLookAgain{1000};
-constexpr std::chrono::milliseconds kConflictPatience{2000};    // longer than a host needs to be found again
+constexpr std::chrono::milliseconds kConflictPatience{2000};  // longer than a host needs to be found again
+constexpr std::chrono::milliseconds kExpireAgain{50};
 constexpr int kAcceptAgainMs = 100;                             // after an error, such as too many open files
 constexpr std::size_t kMostQueuedBytes = std::size_t{8} << 20;  // answers that a client does not fetch
 constexpr std::string_view kComponent = "storage/shared";
@@ -87,6 +87,7 @@ void ShareDriver::run() {
     handle(state_->take());
     if (!is_stopping_ && phase_ == Phase::kSeeking && std::chrono::steady_clock::now() >= seek_at_) seek();
     if (!is_stopping_) keep_place();
+    if (!is_stopping_) expire_waiting();
     if (!is_stopping_ && state_->may_wait()) wait();
   }
   finish();
@@ -145,8 +146,9 @@ void ShareDriver::wait() {
 }
 
 int ShareDriver::wait_limit_ms(bool is_accepting) const {
-  if (phase_ != Phase::kSeeking && !listener_.socket.is_open()) return -1;
-  const Time until = phase_ == Phase::kSeeking ? seek_at_ : look_at_;
+  const bool is_expiring = session_ && session_->is_waiting();
+  if (phase_ != Phase::kSeeking && !listener_.socket.is_open() && !is_expiring) return -1;
+  const Time until = is_expiring ? expire_at_ : phase_ == Phase::kSeeking ? seek_at_ : look_at_;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
   const int limit = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
   return phase_ == Phase::kHosting && !is_accepting ? std::min(limit, kAcceptAgainMs) : limit;
@@ -189,12 +191,13 @@ void ShareDriver::seek() {
 }
 
 // Whatever it throws would end the process, on a thread of ours.
-ShareState::Opened ShareDriver::open_inner() const {
+ShareState::Opened ShareDriver::open_inner() {
   try {
     Result<std::unique_ptr<StorageBackend>> opened = open_inner_();
     if (!opened.is_ok()) return opened.status();
     if (*opened == nullptr) return internal_error("the inner store of a shared store is null");
     KeptClears clears = open_clears(options_.directory, options_.store, clock_);
+    clears_ = std::move(clears.file);
     return std::make_unique<ClearOrder>(std::move(*opened), std::move(clears.history), std::move(clears.keeper),
                                         &executor_);
   } catch (const std::bad_alloc&) {
@@ -289,6 +292,32 @@ void ShareDriver::keep_place() {
                                 ": " + found.message());
   }
   place_ = found;
+  if (phase_ != Phase::kHosting) return;
+  if (found.is_ok()) keep_clears();
+  tell_stats();
+}
+
+void ShareDriver::keep_clears() {
+  const Status kept = clears_->keep();
+  if (!kept.is_ok() && clears_kept_.is_ok()) {
+    log_warning(kComponent,
+                "what was cleared of the store shared in " + options_.directory +
+                    " is not kept for the process that hosts it next: somebody deleted the file: " + kept.message());
+  }
+  clears_kept_ = kept;
+}
+
+void ShareDriver::tell_stats() {
+  if (guests_.empty()) return;
+  std::string frame = encode_stats(hosted_->inner->stats());
+  if (frame == told_stats_) return;
+  told_stats_ = std::move(frame);
+  for (auto at = guests_.begin(); at != guests_.end();) {
+    auto& [id, guest] = *at++;  // serve() may end this one
+    if (!guest.session || guest.connection.queued_bytes() >= kMostQueuedBytes) continue;
+    guest.connection.send(told_stats_);
+    serve(id, false);
+  }
 }
 
 Status ShareDriver::renew_place() {
@@ -398,6 +427,13 @@ void ShareDriver::serve_host(bool is_readable) {
   Status status = is_readable ? read_host() : Status::ok();
   if (status.is_ok() && connection_) status = connection_->flush();
   if (!status.is_ok()) lose_host(status);
+}
+
+void ShareDriver::expire_waiting() {
+  const Time now = std::chrono::steady_clock::now();
+  if (!session_ || !session_->is_waiting() || now < expire_at_) return;
+  expire_at_ = now + kExpireAgain;
+  session_->expire();  // what it sends goes with the next wait
 }
 
 Status ShareDriver::read_host() {

@@ -24,6 +24,7 @@
 #include "storage/operation.h"
 #include "storage/shared/client_session.h"
 #include "storage/shared/host_session.h"
+#include "storage/shared/real_clears_keeper.h"
 #include "storage/shared/real_share_socket.h"
 #include "storage/shared/share_state.h"
 #include "storage/shared/shared_backend.h"
@@ -63,7 +64,7 @@ class ShareDriver {
   void seek();
   void open_store(ShareDirectory directory, HeldLock held);
   // On the opener's thread.
-  [[nodiscard]] ShareState::Opened open_inner() const;
+  [[nodiscard]] ShareState::Opened open_inner();
   void on_opened(ShareState::Opened opened);
   // Whether the inner store may open soon that did not now.
   [[nodiscard]] bool may_pass(const Status& why);
@@ -75,6 +76,9 @@ class ShareDriver {
   // As host.
   void keep_place();
   [[nodiscard]] Status renew_place();
+  void keep_clears();
+  // Clients that ask for nothing hear how things stand, too.
+  void tell_stats();
   void leave_place();
   void accept_guests();
   void serve(std::uint64_t id, bool is_readable);
@@ -83,6 +87,7 @@ class ShareDriver {
 
   // As client.
   void serve_host(bool is_readable);
+  void expire_waiting();
   [[nodiscard]] Status read_host();
   [[nodiscard]] Status on_welcome(const ShareConnection::Received& frame);
   void lose_host(const Status& why);
@@ -110,6 +115,9 @@ class ShareDriver {
   Time look_at_{};  // whether the files still lie there
   Status place_;    // as of the last look
   std::shared_ptr<HostedStore> hosted_;
+  std::shared_ptr<ClearsFile> clears_;  // the opener's while it runs
+  Status clears_kept_;                  // as of the last look
+  std::string told_stats_;              // the last frame of tell_stats()
   std::map<std::uint64_t, Guest> guests_;
   std::uint64_t next_guest_ = 1;
   bool is_accept_failing_ = false;
@@ -120,6 +128,7 @@ class ShareDriver {
   std::shared_ptr<const ClearWords> words_;  // likewise, behind it
   std::unique_ptr<ClientSession> session_;
   std::uint64_t session_number_ = 0;
+  Time expire_at_{};  // when to look at what waits in the session
 
   std::jthread opener_;
   std::jthread thread_;  // last: it uses the others

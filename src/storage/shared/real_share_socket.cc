@@ -33,6 +33,11 @@ Status system_error(const std::string& what) {
   return unavailable("shared store: " + what + ": " + std::strerror(errno));
 }
 
+Status write_error(const std::string& what) {
+  if (errno != ENOSPC && errno != EDQUOT) return system_error(what);
+  return overloaded("shared store: " + what + ": " + std::strerror(errno));
+}
+
 template <class Call>
 auto retry(Call call) {
   for (;;) {
@@ -113,6 +118,16 @@ Result<Descriptor> make_socket() {
   Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) return system_error("socket");
   return socket;
+}
+
+Status write_all(const Descriptor& file, std::string_view bytes, std::size_t at, const std::string& what) {
+  while (!bytes.empty()) {
+    const ssize_t put = retry([&] { return ::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(at)); });
+    if (put <= 0) return write_error("write " + what);
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+    at += static_cast<std::size_t>(put);
+  }
+  return Status::ok();
 }
 
 FileId file_id(const StatBuffer& info) { return {info.st_dev, info.st_ino}; }
@@ -233,19 +248,49 @@ Status ShareDirectory::replace_file(const char* name, std::string_view bytes) co
   (void)::unlinkat(directory_.get(), next.c_str(), 0);  // of a process that was killed
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   const Descriptor file(retry([&] { return ::openat(directory_.get(), next.c_str(), kFlags, 0600); }));
-  if (!file.is_open()) return system_error("make " + what);
-  Status failed;
-  for (std::size_t at = 0; at < bytes.size() && failed.is_ok();) {
-    const ssize_t put =
-        retry([&] { return ::pwrite(file.get(), bytes.data() + at, bytes.size() - at, static_cast<off_t>(at)); });
-    if (put <= 0) failed = system_error("write " + what);
-    at += static_cast<std::size_t>(std::max<ssize_t>(put, 0));
-  }
+  if (!file.is_open()) return write_error("make " + what);
+  Status failed = write_all(file, bytes, 0, what);
   if (failed.is_ok() && ::renameat(directory_.get(), next.c_str(), directory_.get(), name) != 0) {
-    failed = system_error("rename " + what);
+    failed = write_error("rename " + what);
   }
   if (!failed.is_ok()) (void)::unlinkat(directory_.get(), next.c_str(), 0);
   return failed;
+}
+
+Status ShareDirectory::overwrite_file(const char* name, std::string_view bytes) const {
+  const std::string what = std::string(name) + " in " + path_;
+  constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const Descriptor file(retry([&] { return ::openat(directory_.get(), name, kFlags); }));
+  if (!file.is_open()) return write_error("open " + what);
+  StatBuffer info{};
+  if (::fstat(file.get(), &info) != 0) return system_error("stat " + what);
+  if (!S_ISREG(info.st_mode)) return corrupt("shared store: " + what + " is none of Larder's");
+  const auto cut = [&](std::size_t size) {
+    return retry([&] { return ::ftruncate(file.get(), static_cast<off_t>(size)); });
+  };
+  // What is new goes first: only that takes room.
+  const std::size_t before = std::min(static_cast<std::size_t>(info.st_size), bytes.size());
+  if (const Status longer = write_all(file, bytes.substr(before), before, what); !longer.is_ok()) {
+    (void)cut(static_cast<std::size_t>(info.st_size));
+    return longer;
+  }
+  Status head = write_all(file, bytes.substr(0, before), 0, what);
+  if (head.is_ok() && cut(bytes.size()) != 0) head = system_error("cut " + what);
+  if (!head.is_ok()) (void)::unlinkat(directory_.get(), name, 0);  // half new: add_file() writes the old one again
+  return head;
+}
+
+Status ShareDirectory::add_file(const char* name, std::string_view bytes) const {
+  if (find_file(directory_, name) != FileId{}) return Status::ok();
+  const std::string what = std::string(name) + " in " + path_;
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+  const Descriptor file(retry([&] { return ::openat(directory_.get(), name, kFlags, 0600); }));
+  if (!file.is_open()) return errno == EEXIST ? Status::ok() : write_error("make " + what);
+  Status written = write_all(file, bytes, 0, what);
+  StatBuffer info{};
+  const bool is_own = ::fstat(file.get(), &info) == 0 && find_file(directory_, name) == file_id(info);
+  if (!written.is_ok() && is_own) (void)::unlinkat(directory_.get(), name, 0);
+  return written;
 }
 
 FileId ShareDirectory::lock_file() const { return find_file(directory_, kLockName); }

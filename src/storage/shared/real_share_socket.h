@@ -74,8 +74,14 @@ class ShareDirectory {
   [[nodiscard]] Result<Descriptor> connect() const;
   // A small file there. kNotFound: there is none. kCorrupt: it is larger than `most`, or no file.
   [[nodiscard]] Result<std::string> read_file(const char* name, std::size_t most) const;
-  // In one step: whoever reads it has the one or the other. It need not survive a power cut.
+  // In one step: whoever reads it has the one or the other. It need not survive a power cut. kOverloaded: the disk is
+  // full.
   [[nodiscard]] Status replace_file(const char* name, std::string_view bytes) const;
+  // In its place, for a full disk. A crash meanwhile leaves neither the one nor the other. kOverloaded: there is no
+  // room for it; the file is as it was, or gone.
+  [[nodiscard]] Status overwrite_file(const char* name, std::string_view bytes) const;
+  // Not if one of that name is there: then all is well, too. A crash meanwhile leaves a part of it.
+  [[nodiscard]] Status add_file(const char* name, std::string_view bytes) const;
   // What lies there now.
   [[nodiscard]] FileId lock_file() const;
   [[nodiscard]] FileId socket_file() const;

@@ -337,6 +337,113 @@ TEST_F(ShareSession, OperationsOfAClientThatHasGoneKeepItsArena) {
   EXPECT_TRUE((*found)->presence[0].present[0]);
 }
 
+// A store that answers no write. Pages of 16,000 bytes take a quarter of the arena each.
+// A read that is under way when they come leaves a gap behind; what it gives back is in one piece with what is free.
+TEST_F(ShareSession, WritesThatHangLeaveReadsOnePiece) {
+  constexpr std::size_t kPage = 16'000;  // a quarter of the arena
+  const auto read_of = [&](std::uint64_t number, std::size_t bytes) {
+    const auto& segments = page(number, bytes).segments();
+    return ReadRequest{scope, {{PoolName::kKv, conformance::check_key(1, number), segments}}};
+  };
+  const auto small = submit<ReadOperation>(read_of(20, 100));
+  for (std::uint64_t i = 0; i < 3; ++i) (void)submit<WriteOperation>(write_of(i, 1, kPage));
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(deliver(port->frames, *host).is_ok());  // the scope, and the small read
+  executor.run_all();
+  while (!sink->frames.empty()) ASSERT_TRUE(deliver(sink->frames, *client).is_ok());
+  ASSERT_TRUE(small->has_value());
+  const std::size_t before = port->frames.size();
+  (void)submit<ReadOperation>(read_of(21, kPage));
+  ASSERT_EQ(port->frames.size(), before + 1);
+  EXPECT_EQ(decode_head(port->frames.back())->kind, Kind::kRead);
+  run();
+}
+
+struct WritesThatHang : ShareSession {
+  static constexpr std::size_t kPage = 16'000;
+  std::vector<std::shared_ptr<std::optional<WriteResult>>> writes;
+
+  void SetUp() override {
+    for (std::uint64_t i = 0; i < 5; ++i) writes.push_back(submit<WriteOperation>(write_of(i, 1, kPage)));
+    EXPECT_EQ(sent(Kind::kWrite), 3u);
+  }
+  std::size_t sent(Kind kind) {
+    return static_cast<std::size_t>(std::count_if(port->frames.begin(), port->frames.end(),
+                                                  [&](const auto& frame) { return decode_head(frame)->kind == kind; }));
+  }
+  ReadRequest read_of(std::uint64_t from, std::uint64_t count, const OperationTerms& terms = {}) {
+    ReadRequest request{scope, {}, terms};
+    for (std::uint64_t i = from; i < from + count; ++i) {
+      request.items.push_back({PoolName::kKv, conformance::check_key(1, i), page(i, kPage).segments()});
+    }
+    return request;
+  }
+  Status answer(const std::string& frame, const std::vector<Status>& statuses) {
+    const std::string out = encode_statuses(decode_head(frame)->operation, statuses);
+    return client->on_frame(*decode_head(out), std::string_view(out).substr(kHeadBytes));
+  }
+};
+
+TEST_F(WritesThatHang, LeaveRoomForReads) {
+  const auto read = submit<ReadOperation>(read_of(7, 1));
+  const auto found = submit<ExistsOperation>(ExistsRequest{scope, {conformance::check_key(1, 0)}, {PoolName::kKv}});
+  EXPECT_EQ(sent(Kind::kRead), 1u);
+  EXPECT_EQ(sent(Kind::kExists), 1u);
+  (void)submit<WriteOperation>(write_of(9, 1, 1));
+  EXPECT_EQ(sent(Kind::kWrite), 3u) << "nor does a small one overtake";
+  run();
+  EXPECT_EQ((*read)->items.at(0).code(), StatusCode::kNotFound);
+  for (const auto& written : writes) EXPECT_TRUE(written->value().groups.at(0).is_ok());
+  EXPECT_FALSE(client->is_waiting());
+  EXPECT_EQ(client->room().free_bytes(), client->room().size());
+  // One alone may have all of it, and comes to its turn.
+  const auto large = submit<WriteOperation>(write_of(20, 1, 64 << 10));
+  run();
+  EXPECT_TRUE(large->value().groups.at(0).is_ok());
+}
+
+TEST_F(WritesThatHang, WhatIsTooLateEndsInTheLine) {
+  OperationTerms late, unwanted;
+  late.deadline = clock.now() + std::chrono::seconds(1);
+  const auto cancel = std::make_shared<std::atomic<bool>>(false);
+  unwanted.cancel = cancel;
+  const auto first = submit<ReadOperation>(read_of(10, 1));  // has the room
+  const auto waiting = submit<ReadOperation>(read_of(11, 1, late)), other = submit<ReadOperation>(read_of(12, 1)),
+             left = submit<ReadOperation>(read_of(13, 1, unwanted));
+  WriteRequest request = write_of(14, 1, kPage);
+  request.terms = late;
+  const auto written = submit<WriteOperation>(std::move(request));
+  EXPECT_TRUE(client->is_waiting());
+  client->expire();
+  EXPECT_FALSE(waiting->has_value() || left->has_value() || written->has_value());
+  clock.advance(std::chrono::seconds(1));
+  cancel->store(true);
+  client->expire();
+  EXPECT_EQ(waiting->value().items.at(0).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(left->value().items.at(0).code(), StatusCode::kCancelled);
+  EXPECT_EQ(written->value().groups.at(0).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(first->has_value() || other->has_value());
+  run();
+  EXPECT_TRUE(first->has_value() && other->has_value());
+}
+
+// A read whose first part has been answered, and that waits for room with the second.
+TEST_F(WritesThatHang, WhatHasBegunEndsInTheLineToo) {
+  OperationTerms late;
+  late.deadline = clock.now() + std::chrono::seconds(1);
+  late.urgency = Urgency::kBackground;
+  const auto read = submit<ReadOperation>(read_of(10, 2, late));
+  const std::string asked = port->frames.back();
+  const auto urgent = submit<ReadOperation>(read_of(12, 1));
+  ASSERT_TRUE(answer(asked, {Status::ok()}).is_ok());
+  EXPECT_EQ(sent(Kind::kRead), 2u) << "the urgent one has the room";
+  clock.advance(std::chrono::seconds(1));
+  client->expire();
+  EXPECT_TRUE(read->value().items.at(0).is_ok());
+  EXPECT_EQ(read->value().items.at(1).code(), StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(answer(port->frames.back(), {not_found("none")}).is_ok());
+  EXPECT_TRUE(urgent->has_value());
+}
+
 TEST_F(ShareSession, AHostBearsAnyFrames) {
   const auto refused = [&](const std::string& frame) {
     const Head head = decode_head(frame).value();

@@ -24,8 +24,9 @@
 //
 // Clears. The host orders the writes and clears of all (storage/clear_order.h). Its clients read the marks in memory
 // that it writes, behind their arenas, so they are as they are now; without a host they are the last ones. The next
-// host goes on with what the file "<directory>/larder-share.clears" says; without it, it begins anew, and refuses what
-// is as of earlier marks. A write gets its mark at submit, if it has none.
+// host goes on with what the file "<directory>/larder-share.clears" says (the host makes it again within a second where
+// somebody deletes it); without it, it begins anew, and refuses what is as of earlier marks. A write gets its mark at
+// submit, if it has none.
 //
 // Threads: any. A SharedBackend has one I/O thread, and a second one while it opens the inner backend. `done` of a
 // client's operation runs on the I/O thread, on the executor's, or inside close(); of a host's, as the inner backend
@@ -40,7 +41,8 @@
 //
 // Limits: SharedStoreOptions. An operation that is larger than a quarter of the arena goes in parts, one after the
 // other. A host takes at most `queue_limit` operations of a client at once, and no more of its messages while 8 MiB of
-// answers wait for it. Deadlines and cancel count until the first part has begun.
+// answers wait for it. Deadlines and cancel count until the first part has begun, and while a part waits for room in
+// the arena; of that, writes have at most three quarters.
 //
 // Safety: only processes of the same user are heard, and the directory is theirs alone (0700). What a peer sends is
 // checked before it is used; a broken peer loses its connection. The arena cannot shrink under its host (sealed memfd).
