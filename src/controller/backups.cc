@@ -88,7 +88,7 @@ Backups::Begun Backups::of_victims(const std::vector<NodeId>& victims, bool gent
 }
 
 Backups::Begun Backups::begin(const std::vector<NodeId>& nodes, HostEffort effort) {
-  if (host_ == nullptr || nodes.empty() || !ops_.has_room(OpKind::kBackup)) return {};
+  if (host_ == nullptr || nodes.empty() || !ops_.places().has_room(OpKind::kBackup)) return {};
   Op& op = ops_.add(OpKind::kBackup);
   TransferRequest copy;
   copy.direction = CopyDirection::kDeviceToHost;

@@ -80,6 +80,9 @@ class CacheImpl final : public Cache {
 
   Result<RequestId> begin(const BeginRequest& request) override;
   RequestPhase phase(RequestId id) const override;
+  bool waits_for_storage(RequestId id) const override {
+    return tiers_.prefetcher().is_waiting(id) || tiers_.prefetcher().waits_for_turn(id);
+  }
   Result<CachedTokens> start(RequestId id) override;
   std::uint64_t computed_tokens(RequestId id) const override;
   Result<StepGrant> prepare_step(RequestId id, std::uint64_t until) override {
@@ -101,7 +104,7 @@ class CacheImpl final : public Cache {
   bool poll(Nanos wait) override { return tiers_.poll(wait); }
   void wake() override { tiers_.ops().wake(); }
   bool idle() const override { return tiers_.idle() && requests_.empty(); }
-  std::size_t operations_in_flight() const override { return tiers_.ops().live(); }
+  std::size_t operations_in_flight() const override { return tiers_.ops().places().live(); }
   std::uint64_t flush() override { return tiers_.flush(); }
   Status attach_storage(StorageBackend& backend) override { return tiers_.attach_storage(backend); }
   void detach_storage() override;

@@ -10,7 +10,9 @@
 //                (storage reads)           (reserve device slots, copy host -> device)
 //                                      ▲                                        │
 //                                      └───────────── retract ──────────────────┘
-//   start() may answer kOverloaded: call it again after poll() reported progress.
+//   start() may answer kOverloaded: call it again after progress, which is a poll() that answered true, and each call
+//   that lets something go (finish, abort, retract, restart, the end of a step): after that a poll() has nothing to
+//   report, and may wait for ever.
 //   start() reserves slots for the prompt and decode_headroom_tokens; prepare_step() adds more as they are needed. So
 //   more requests run than the device could hold to their ends, and the engine retracts one when is_starved() says
 //   that another cannot go on otherwise. If it never retracts the oldest, someone always ends.
@@ -89,9 +91,9 @@ struct BeginRequest {
   std::uint64_t max_new_tokens = 0;  // the most that it may add
   std::string adapter{};             // LoRA id
   std::string salt{};                // tenant salt
-  std::int32_t priority = 0;         // eviction policies `priority` and `value` heed it
-  // Hint for policy `value`: will there be a next turn, with this prompt and its answer at its beginning? How far it is
-  // believed is learnt from how often such words came true; nullopt: nothing is said.
+  std::int32_t priority = 0;         // for eviction policy `priority`; `value` heeds it for models with recurrent state
+  // Hint for policy `value` and such models: will there be a next turn, with this prompt and its answer at its
+  // beginning? How far it is believed is learnt from how often such words came true; nullopt: nothing is said.
   std::optional<bool> will_return{};
 };
 
@@ -180,6 +182,8 @@ class Cache {
   // On ok: cached tokens; the phase is kLoading or kRunning. kOverloaded: not now, nothing is held; try after progress.
   // After retract() the prompt is all tokens that were computed, and the answer is that of the first start.
   [[nodiscard]] virtual Result<CachedTokens> start(RequestId id) = 0;
+  // After a kOverloaded start(): it waits for storage, or for its turn or a place to read there, and not for room.
+  [[nodiscard]] virtual bool waits_for_storage(RequestId id) const = 0;
   // Tokens whose pages and state are in place: where the engine begins.
   [[nodiscard]] virtual std::uint64_t computed_tokens(RequestId id) const = 0;
   // Slots and snapshot places for tokens up to `until` (a position), from where the last open step ends. Grants less

@@ -2,7 +2,9 @@
 #include "controller/connector.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "controller/loads.h"
@@ -43,33 +45,65 @@ class ConnectorImpl final : public Connector {
   Result<LoadResult> load_result(TransferId id) override { return loads_.take_result(id); }
   Result<TransferId> save(const SaveRequest& request) override;
   Result<SaveResult> save_result(TransferId id) override { return saves_.take_result(id); }
-  bool poll(Nanos wait) override { return tiers_.poll(wait); }
+  bool poll(Nanos wait) override;
   void wake() override { tiers_.ops().wake(); }
   std::size_t take_events(std::span<ConnectorEvent> out) override;
-  bool idle() const override { return tiers_.idle() && lookups_.empty(); }
-  std::size_t operations_in_flight() const override { return tiers_.ops().live(); }
+  bool idle() const override { return has_failed() ? operations_in_flight() == 0 : tiers_.idle() && lookups_.empty(); }
+  std::size_t operations_in_flight() const override {
+    return has_failed() ? tiers_.ops().owed() : tiers_.ops().places().live();
+  }
+  bool has_failed() const override { return tiers_.ops().is_broken(); }
   std::uint64_t flush() override;
-  Status attach_storage(StorageBackend& backend) override { return tiers_.attach_storage(backend); }
-  void detach_storage() override { tiers_.detach_storage(); }
-  bool storage_idle() const override { return tiers_.storage_idle(); }
-  void storage_cleared() override { tiers_.storage_cleared(); }
+  Status attach_storage(StorageBackend& backend) override {
+    return change([&] { return tiers_.attach_storage(backend); });
+  }
+  void detach_storage() override {
+    change([&] { tiers_.detach_storage(); });
+  }
+  bool storage_idle() const override { return has_failed() ? operations_in_flight() == 0 : tiers_.storage_idle(); }
+  void storage_cleared() override {
+    change([&] { tiers_.storage_cleared(); });
+  }
   CacheCounters counters() const override { return tiers_.counters(); }
   std::uint64_t leased_blocks() const override { return lookups_.leased_blocks(); }
   const RadixTree& tree() const override { return tiers_.tree(); }
   Status check_invariants() const override { return tiers_.check_invariants(saves_.slots_held()); }
 
  private:
+  // What changes something is called so. Without memory it ends anywhere, and that leaves nothing to go on with.
+  template <class Call>
+  auto change(Call call) -> decltype(call()) {
+    using Answer = decltype(call());
+    try {
+      if (!has_failed()) return call();
+    } catch (const std::bad_alloc&) {
+      tiers_.ops().break_off(std::move(no_memory_));
+    }
+    if constexpr (std::is_convertible_v<const Status&, Answer>) {
+      return tiers_.parted();
+    } else {
+      return Answer();
+    }
+  }
+  [[nodiscard]] Result<LookupId> begin_lookup(const LookupRequest& request);
+  [[nodiscard]] Result<LookupResult> lease_points(LookupId id);
+  [[nodiscard]] Result<TransferId> begin_load(const LoadRequest& request);
+  [[nodiscard]] Result<TransferId> begin_save(const SaveRequest& request);
   [[nodiscard]] Status check_transfers(std::string_view call) const;
   void transfer_done(Op& op, bool is_ok);
+  [[nodiscard]] bool note_answers();
 
   const ConnectorConfig config_;
   const ModelSpec& model_;
+  Status no_memory_ = internal_error(
+      "connector: a call found no memory, and what it left half-way cannot be used: close this one, and open another");
   LowerTiers tiers_;  // before the rooms, which work with its own
   PageCopier copier_;
   Lookups lookups_;
   Loads loads_;
   Saves saves_;
   std::uint64_t next_transfer_ = 1;
+  bool may_have_more_ = false;  // take_events() had no room for more
 };
 
 ConnectorImpl::ConnectorImpl(const ConnectorConfig& config, const ConnectorParts& parts)
@@ -96,11 +130,32 @@ ConnectorImpl::ConnectorImpl(const ConnectorConfig& config, const ConnectorParts
 // From here on the engine's memory is its own.
 ConnectorImpl::~ConnectorImpl() {
   copier_.close();
+  if (has_failed()) return;
   lookups_.release_all();
   (void)tiers_.flush();  // the pools may be the next one's, where no operation is in flight
 }
 
 Result<LookupId> ConnectorImpl::lookup(const LookupRequest& request) {
+  return change([&] { return begin_lookup(request); });
+}
+
+Result<LookupResult> ConnectorImpl::points(LookupId id) {
+  return change([&] { return lease_points(id); });
+}
+
+void ConnectorImpl::release(LookupId id) {
+  change([&] { lookups_.release(id); });
+}
+
+Result<TransferId> ConnectorImpl::load(const LoadRequest& request) {
+  return change([&] { return begin_load(request); });
+}
+
+Result<TransferId> ConnectorImpl::save(const SaveRequest& request) {
+  return change([&] { return begin_save(request); });
+}
+
+Result<LookupId> ConnectorImpl::begin_lookup(const LookupRequest& request) {
   LARDER_RETURN_IF_ERROR(tiers_.parted());
   if (request.tokens.empty()) return invalid_argument("lookup: the prompt is empty; send at least one token");
   if (request.has.pages > request.tokens.size() / model_.page_size || request.has.window_pages > request.has.pages) {
@@ -117,15 +172,13 @@ Result<LookupId> ConnectorImpl::lookup(const LookupRequest& request) {
   return lookups_.begin(*space, request);
 }
 
-Result<LookupResult> ConnectorImpl::points(LookupId id) {
+Result<LookupResult> ConnectorImpl::lease_points(LookupId id) {
   LARDER_RETURN_IF_ERROR(tiers_.parted());
   const Lookups::Lookup* const lookup = lookups_.find(id);
   if (lookup == nullptr) return not_found("points: no such lookup");
   LARDER_RETURN_IF_ERROR(lookups_.lease(id));
   return lookup->result;
 }
-
-void ConnectorImpl::release(LookupId id) { lookups_.release(id); }
 
 Status ConnectorImpl::check_transfers(std::string_view call) const {
   LARDER_RETURN_IF_ERROR(tiers_.parted());
@@ -135,7 +188,7 @@ Status ConnectorImpl::check_transfers(std::string_view call) const {
                     " transfers are under way or have a result to take, which is the limit");
 }
 
-Result<TransferId> ConnectorImpl::load(const LoadRequest& request) {
+Result<TransferId> ConnectorImpl::begin_load(const LoadRequest& request) {
   LARDER_RETURN_IF_ERROR(check_transfers("load"));
   const Result<LoadPoint> point = lookups_.point(request.lookup, request.pages);
   if (!point.is_ok()) return point.status();
@@ -144,7 +197,7 @@ Result<TransferId> ConnectorImpl::load(const LoadRequest& request) {
   return id;
 }
 
-Result<TransferId> ConnectorImpl::save(const SaveRequest& request) {
+Result<TransferId> ConnectorImpl::begin_save(const SaveRequest& request) {
   LARDER_RETURN_IF_ERROR(check_transfers("save"));
   LARDER_RETURN_IF_ERROR(saves_.check(request));
   Result<NamespaceId> space = tiers_.open_space(request.adapter, request.salt);
@@ -154,16 +207,37 @@ Result<TransferId> ConnectorImpl::save(const SaveRequest& request) {
   return id;
 }
 
+// What lookups and saves answer at once, and what a release makes room for, comes with no completion.
+bool ConnectorImpl::poll(Nanos wait) {
+  const bool has_answers = note_answers();
+  const Nanos most = has_answers ? Nanos{0} : wait;
+  const bool is_changed = has_failed() ? tiers_.ops().collect(most) : change([&] { return tiers_.poll(most); });
+  return note_answers() || is_changed || has_answers;
+}
+
+// Answers that nobody has been told of. Each ends one wait, whether the engine asks for events or not.
+bool ConnectorImpl::note_answers() {
+  bool has_new = std::exchange(may_have_more_, false);
+  has_new |= lookups_.note_ready(!tiers_.parted().is_ok());
+  has_new |= loads_.note_ended();
+  has_new |= saves_.note_ended();
+  return has_new;
+}
+
 std::size_t ConnectorImpl::take_events(std::span<ConnectorEvent> out) {
   std::size_t count = lookups_.take_ready(out, !tiers_.parted().is_ok());
   count += loads_.take_ended(out.subspan(count));
-  return count + saves_.take_ended(out.subspan(count));
+  count += saves_.take_ended(out.subspan(count));
+  may_have_more_ = count == out.size();
+  return count;
 }
 
 std::uint64_t ConnectorImpl::flush() {
-  const std::uint64_t pages = tiers_.renew();
-  lookups_.renew([this](const SpaceTable::Name& name) { return tiers_.open_space(name.first, name.second); });
-  return pages;
+  return change([&] {
+    const std::uint64_t pages = tiers_.renew();
+    lookups_.renew([this](const SpaceTable::Name& name) { return tiers_.open_space(name.first, name.second); });
+    return pages;
+  });
 }
 
 void ConnectorImpl::transfer_done(Op& op, bool is_ok) {

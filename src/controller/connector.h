@@ -18,6 +18,8 @@
 // included. Nothing blocks but poll(wait > 0), the destructor, and, without an executor, load() and save() while they
 // copy (about 10 GiB/s).
 // Degradation (rule 5): an error of a tier becomes a miss and a counter; only the caller's own mistakes come back.
+// Without memory (std::bad_alloc): a call may end half-way. It is kInternal then, and so is each one after it
+// (has_failed()): no page is saved, loaded, found or stored any more. Transfers under way end, their results say so.
 // Limits: max_lookups, max_transfers, what leases keep (lease_share) and what saves under way hold (save_share) of the
 // host. Beyond: kOverloaded.
 // Ranks: as in cache.h, if every rank makes the same calls in the same order. A transfer that fails on one rank has
@@ -196,20 +198,23 @@ class Connector {
   [[nodiscard]] virtual Result<SaveResult> save_result(TransferId id) = 0;
 
   // ---- time
-  // Applies what ended, retries what is due. Waits up to `wait` for the first. True: something changed, or there is
-  // more to do than tiers.poll_budget allows.
+  // Applies what ended, retries what is due. Waits up to `wait` for the first; not at all if there is an answer that
+  // neither a poll nor take_events() has told of. True: something changed, or there is such an answer, or more to do
+  // than tiers.poll_budget allows. O(lookups and transfers that are open) beside what it applies.
   virtual bool poll(Nanos wait) = 0;
   // Ends a wait in poll() from another thread.
   virtual void wake() = 0;
   // Writes those of whom there is an answer, and returns how many: lookups, then loads, then saves, by their ids; as
   // many as `out` has room for, the others next time. Each is named once; a lookup again if points() has been
-  // kOverloaded since, also where it asks for its turn to read storage and gets none. Not those that were released or
-  // whose result was taken. So an engine asks for what is there, and not for all that it waits for.
-  // O(lookups and transfers that are open).
+  // kOverloaded since, once it need not wait any more. Not those that were released or whose result was taken. So an
+  // engine asks for what is there, and not for all that it waits for. O(lookups and transfers that are open).
   [[nodiscard]] virtual std::size_t take_events(std::span<ConnectorEvent> out) = 0;
   // No lookup open, and nothing in flight. (What storage could not take may be tried again later.)
   [[nodiscard]] virtual bool idle() const = 0;
   [[nodiscard]] virtual std::size_t operations_in_flight() const = 0;
+  // A call found no memory. operations_in_flight() has all then that still uses host memory or the engine's; when it is
+  // 0 after a poll, end the connector, and make another. What it kept on the host is lost, and the pools with it.
+  [[nodiscard]] virtual bool has_failed() const = 0;
 
   // ---- operators; as in cache.h, but for flush()
   // No lookup finds any more what is on the host now, or comes there from what is under way: transfers, and what is

@@ -113,7 +113,7 @@ template <class Missing>
 void DeviceRoom::drop_victims(ComponentKind c, const EvictFor& who, Missing missing) {
   const EvictFor keeps_floors = who.within_floors();
   (void)evict(c, missing(), VictimRule::kDrop, keeps_floors);
-  if (missing() > 0 && ops_.abandoned(OpKind::kStore) > 0) {
+  if (missing() > 0 && ops_.places().abandoned(OpKind::kStore) > 0) {
     // Pages without a host copy stay while beneath them is what a storage that was detached still writes.
     backlog_.unlock_abandoned();
     (void)evict(c, missing(), VictimRule::kDrop, keeps_floors);

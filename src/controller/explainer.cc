@@ -117,7 +117,7 @@ void Explainer::explain(const BeginRequest& request, StorageBackend* storage, Do
   std::vector<PoolPresence> presence;
   Explanation report = explain_memory(request, presence);
   const std::uint64_t pages = report.prompt_pages;
-  const bool is_busy = !ops_.has_room(OpKind::kExplain);
+  const bool is_busy = !ops_.places().has_room(OpKind::kExplain);
   if (storage == nullptr || pages == 0 || is_busy) {
     report.storage_reason = pages == 0           ? kNoPage
                             : storage == nullptr ? "no storage backend is attached"

@@ -37,7 +37,7 @@ namespace larder {
 // What kept a request from what storage may have. The worst of its fetches counts.
 enum class FetchTrouble : std::uint8_t {
   kNone,
-  kNotFetched,  // too little to ask for, or the host had no room
+  kNotFetched,  // too little to ask for, or the host had no room, or there was no place among the operations
   kLate,        // its wait was over before storage had answered, or brought all
   kFailed,      // storage answered with an error
   kDamaged,     // what came failed its checksum
@@ -80,7 +80,9 @@ struct QueryPart {
   OpId op;
   std::uint64_t begin = 0, end = 0;  // pages
   bool is_submitted = false, is_answered = false;
-  OutcomeBits found{};  // agreed by the ranks: for each pool of the model, in its order, a bit for each page, in words
+  // Agreed by the ranks: for each pool of the model, in its order, a bit for each page, in words. In one more word
+  // whether storage has answered all of them.
+  OutcomeBits found{};
 };
 
 // The way of a fetch in batches. They are cut one after another, as slots are taken for them.

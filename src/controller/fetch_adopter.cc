@@ -123,4 +123,30 @@ void FetchAdopter::mark_stored(NodeId node, const Fetch& f, const FetchBatch& la
   }
 }
 
+// The tree may count on storage for what is read again.
+void FetchAdopter::forget_lost(const Fetch& f, const FetchBatch& batch, const OutcomeBits& bits) {
+  const std::size_t words = words_for(batch.slot_count());
+  if (!f.device_lock.held || bits.size() <= 2 * words || bits[2 * words] == 0) return;
+  const ComponentCounts needs = batch.needs();
+  const auto is_lost = [&](std::uint64_t place, std::uint64_t count) {
+    for (const std::uint64_t end = place + count; place < end; ++place) {
+      if (!has_bit(bits, words * 64 + place)) return true;
+    }
+    return false;
+  };
+  const auto in_node = [&](const NodeView& view, std::uint64_t from, std::uint64_t place) {
+    const std::uint64_t begin = std::max(view.begin, from), end = std::min(view.end, batch.end);
+    return begin < end && is_lost(place + (begin - from), end - begin);
+  };
+  const std::uint64_t first = std::min({batch.begin, batch.window_from, batch.end - needs[2]});
+  RadixTree& tree = parts_.tree;
+  NodeId node = f.device_lock.node;
+  for (NodeView view = tree.view(node); view.end > first; node = view.parent, view = tree.view(node)) {
+    const bool has_state = needs[2] > 0 && view.end == batch.end;
+    tree.backlog().set_lost(node, f.epoch,
+                            {in_node(view, batch.begin, 0), in_node(view, batch.window_from, needs[0]),
+                             has_state && is_lost(std::uint64_t{needs[0]} + needs[1], 1)});
+  }
+}
+
 }  // namespace larder

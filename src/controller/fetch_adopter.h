@@ -40,6 +40,9 @@ class FetchAdopter {
     bool is_all = true;       // of what can be given now
   };
   [[nodiscard]] Given adopt(Fetch& f);
+  // The batch has been read. bits: the agreed outcome, as Prefetcher::outcome_of() makes it. What storage has not got
+  // any more is no copy that the tree may count on.
+  void forget_lost(const Fetch& f, const FetchBatch& batch, const OutcomeBits& bits);
 
  private:
   struct Goal {

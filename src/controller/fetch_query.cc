@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/defect.h"
+#include "tree/tree_backlog.h"
 
 namespace larder {
 
@@ -17,10 +18,11 @@ void FetchQuery::begin(Fetch& f, const Op& first) {
   add_parts(f);
 }
 
-// One is always under way: it takes the place of the operation that ends now.
+// One is always under way: it takes the place of the operation that ends now. The others leave places for requests that
+// are still to come.
 void FetchQuery::add_parts(Fetch& f) {
   while (f.asked < f.pages && f.parts.size() < kMostParts &&
-         (f.parts.empty() || parts_.ops.has_room(OpKind::kExists))) {
+         (f.parts.empty() || parts_.ops.places().has_room(OpKind::kExists, 1 + parts_.ops.places().spare_reads()))) {
     Op& op = parts_.ops.add(OpKind::kExists);
     op.fetch = f.id;
     const std::uint64_t end = std::min(f.pages, f.asked + parts_.ops.budget().piece());
@@ -106,6 +108,7 @@ OutcomeBits FetchQuery::outcome_of(const Fetch& f, const Op& op) const {
   if (part == f.parts.end() || done == nullptr || !done->status.is_ok()) return {};
   const std::size_t words = words_for(part->end - part->begin);
   OutcomeBits bits(words * parts_.model.pools.size());
+  bits.push_back(1);  // this rank knows
   std::size_t first = 0;
   for (const PoolSpec& pool : parts_.model.pools) {
     const auto of = std::find_if(done->presence.begin(), done->presence.end(),
@@ -118,11 +121,32 @@ OutcomeBits FetchQuery::outcome_of(const Fetch& f, const Op& op) const {
   return bits;
 }
 
+// The tree may count on storage for what is not there any more. Where storage could not answer, nothing is known.
+void FetchQuery::forget_lost(const Fetch& f, const QueryPart& part) const {
+  const std::size_t words = words_for(part.end - part.begin), pools = parts_.model.pools.size();
+  if (part.found.size() <= words * pools || part.found[words * pools] == 0) return;
+  NodeId node = f.device_lock.node;
+  for (NodeView view = parts_.tree.view(node); view.end > part.begin;
+       node = view.parent, view = parts_.tree.view(node)) {
+    const std::uint64_t end = std::min(view.end, part.end);
+    std::array<bool, kComponentCount> lost{};
+    for (std::size_t k = 0; k < pools; ++k) {
+      const ComponentKind c = parts_.model.pools[k].component;
+      // A state is at the end of its node.
+      std::uint64_t page = std::max(view.begin, part.begin);
+      if (c == ComponentKind::kMamba) page = view.end <= part.end ? view.end - 1 : end;
+      for (; page < end; ++page) lost[index_of(c)] |= !has_bit(part.found, k * words * 64 + (page - part.begin));
+    }
+    parts_.tree.backlog().set_lost(node, f.epoch, lost);
+  }
+}
+
 bool FetchQuery::answered(Fetch& f, const Op& op, const OutcomeBits& bits) {
   for (QueryPart& part : f.parts) {
     if (part.op != op.id) continue;
     part.found = bits;
     part.is_answered = true;
+    forget_lost(f, part);
   }
   while (!f.parts.empty() && f.parts.front().is_answered && !f.scan.is_over()) {
     const QueryPart& part = f.parts.front();

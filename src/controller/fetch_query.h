@@ -57,6 +57,7 @@ class FetchQuery {
   [[nodiscard]] bool hash(Fetch& f, std::uint64_t to, std::uint64_t& most);
   void copy_keys_of_tree(Fetch& f, std::uint64_t to);
   void submit(Fetch& f, QueryPart& part);
+  void forget_lost(const Fetch& f, const QueryPart& part) const;
 
   const Parts parts_;
   StorageBackend* storage_ = nullptr;

@@ -33,7 +33,7 @@ class FetchTurns {
   [[nodiscard]] Fetch* next(const FetchOf& fetch_of);
 
  private:
-  [[nodiscard]] bool has_place() const { return !placeless_.empty() && ops_.has_room(OpKind::kRead); }
+  [[nodiscard]] bool has_place() const { return !placeless_.empty() && ops_.places().has_room(OpKind::kRead); }
 
   OpTable& ops_;
   std::deque<OpId> steps_, placeless_;

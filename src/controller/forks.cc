@@ -23,7 +23,8 @@ Status Forks::check(const Request& from) const {
 }
 
 Status Forks::check_place() const {
-  return parts_.ops.has_room(OpKind::kStateCopy) ? Status::ok() : overloaded("fork: too many copies in flight");
+  return parts_.ops.places().has_room(OpKind::kStateCopy) ? Status::ok()
+                                                          : overloaded("fork: too many copies in flight");
 }
 
 std::uint64_t Forks::computed_pages(const Request& from) const {

@@ -91,7 +91,7 @@ Status Loads::begin(TransferId id, const Lookups::Lookup& lookup, const LoadPoin
   if (!slots.is_ok()) return slots.status();
   Result<std::shared_ptr<PageCopy>> copy = make_copy(point, *slots, request);
   if (!copy.is_ok()) return copy.status();
-  if (!ops_.has_room(OpKind::kLoad)) return overloaded("load: too many operations are in flight");
+  if (!ops_.places().has_room(OpKind::kLoad)) return overloaded("load: too many operations are in flight");
   Load load;
   LARDER_RETURN_IF_ERROR(lease(load, *slots));
   load.result.pages = point.pages;

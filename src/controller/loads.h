@@ -44,6 +44,7 @@ class Loads {
   [[nodiscard]] Result<LoadResult> take_result(TransferId id) { return loads_.take_result(id); }
   // Those whose result can be taken, each once; as many as there is room for.
   std::size_t take_ended(std::span<ConnectorEvent> out) { return loads_.take_ended(out); }
+  [[nodiscard]] bool note_ended() { return loads_.note_ended(); }
   [[nodiscard]] bool has(TransferId id) const { return loads_.has(id); }
   [[nodiscard]] std::size_t size() const { return loads_.size(); }  // under way, or with a result to take
 

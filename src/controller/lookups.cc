@@ -104,7 +104,7 @@ std::uint64_t Lookups::blocks_of(const LookupResult& result) const {
 Status Lookups::lease(LookupId id) {
   Lookup& lookup = lookups_.at(id.v);
   if (lookup.is_leased) return Status::ok();
-  lookup.is_told = false;
+  lookup.is_told = lookup.is_noted = false;
   lookup.refused = 0;
   const RequestId request(id.v);
   if (prefetcher_.is_waiting(request)) return overloaded("points: storage is being read; after a poll");
@@ -144,16 +144,30 @@ std::uint64_t Lookups::most_leased() const {
   return static_cast<std::uint64_t>(config_.lease_share * static_cast<double>(host_.total_blocks()));
 }
 
+bool Lookups::is_ready(std::uint64_t id, const Lookup& lookup, bool has_parted) const {
+  if (lookup.is_told || has_parted) return !lookup.is_told;
+  const RequestId request(id);
+  return is_room_for(lookup.refused) && !prefetcher_.is_waiting(request) && !prefetcher_.waits_for_turn(request);
+}
+
 std::size_t Lookups::take_ready(std::span<ConnectorEvent> out, bool has_parted) {
   std::size_t count = 0;
   for (auto& [id, lookup] : lookups_) {
     if (count == out.size()) break;
-    const bool waits = prefetcher_.is_waiting(RequestId(id)) || !is_room_for(lookup.refused);
-    if (lookup.is_told || (waits && !has_parted)) continue;
+    if (!is_ready(id, lookup, has_parted)) continue;
     lookup.is_told = true;
     out[count++] = {ConnectorEventKind::kLookup, id};
   }
   return count;
+}
+
+bool Lookups::note_ready(bool has_parted) {
+  bool is_new = false;
+  for (auto& [id, lookup] : lookups_) {
+    if (lookup.is_noted || !is_ready(id, lookup, has_parted)) continue;
+    lookup.is_noted = is_new = true;
+  }
+  return is_new;
 }
 
 void Lookups::account(LookupId id, LookupResult& result) const {

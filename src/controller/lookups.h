@@ -47,6 +47,7 @@ class Lookups {
     std::uint64_t blocks = 0;   // that it is charged
     std::uint64_t refused = 0;  // that it was refused at last: no answer before other leases leave room for them
     bool is_told = false;       // take_ready() has named it since it had no answer
+    bool is_noted = false;      // note_ready() has found it since it had no answer
   };
   Lookups(const ConnectorConfig& config, const Parts& parts);
 
@@ -61,6 +62,8 @@ class Lookups {
   // Those that have an answer now, and have not been named since they had none; as many as there is room for.
   // has_parted: this rank has lost the others, so all have one.
   std::size_t take_ready(std::span<ConnectorEvent> out, bool has_parted);
+  // Is there one that take_ready() would name, and that this call has not found before?
+  [[nodiscard]] bool note_ready(bool has_parted);
   // After a flush: those without points find what `open` gives for their names, and wait for no storage.
   void renew(const std::function<Result<NamespaceId>(const SpaceTable::Name&)>& open);
   // Unlocks everything; for the end of the connector.
@@ -71,6 +74,7 @@ class Lookups {
   [[nodiscard]] std::uint64_t leased_blocks() const { return leased_; }
 
  private:
+  [[nodiscard]] bool is_ready(std::uint64_t id, const Lookup& lookup, bool has_parted) const;
   [[nodiscard]] LookupResult points_of(const Lookup& lookup, const MatchResult& match) const;
   [[nodiscard]] LoadPoint load_point(const Lookup& lookup, std::uint64_t pages) const;
   [[nodiscard]] std::uint64_t blocks_of(const LookupResult& result) const;

@@ -16,8 +16,11 @@ OpTable::OpTable(const Limits& limits, Clock& clock, RankGroup* ranks, OutcomeOf
       clock_(clock),
       ranks_(ranks),
       outcome_of_(std::move(outcome_of)),
+      places_(limits.max_operations, limits.max_explains),
       budget_(limits.poll_budget),
-      inbox_(limits.max_operations + storage_share() + 2 * limits.max_explains + 1) {}
+      inbox_(places_.most() + 1) {
+  arrivals_.reserve(places_.most() + 1);  // what comes is taken without memory
+}
 
 Op& OpTable::add(OpKind kind) {
   const OpId id(kind == OpKind::kExplain ? kFirstExplainId + next_explain_++ : next_op_++);
@@ -25,7 +28,7 @@ Op& OpTable::add(OpKind kind) {
   op.id = id;
   op.kind = kind;
   op.attachment = attachment_;
-  ++open_[index(kind)];
+  places_.take(kind);
   return ops_.emplace(id.v, std::move(op)).first->second;
 }
 
@@ -51,31 +54,14 @@ void OpTable::erase(OpId id) {
   if (it == ops_.end()) return;
   const Op& op = it->second;
   if (op.kind == OpKind::kTimer) timers_.erase({op.due, id.v});
-  --open_[index(op.kind)];
-  if (op.is_abandoned) --abandoned_[index(op.kind)];
+  op.is_abandoned ? places_.give_back_abandoned(op.kind) : places_.give_back(op.kind);
   ops_.erase(it);
 }
 
 bool OpTable::abandon(Op& op) {
   if (std::exchange(op.is_abandoned, true)) return false;
-  ++abandoned_[index(op.kind)];
+  places_.abandon(op.kind);
   return true;
-}
-
-std::size_t OpTable::live() const {
-  std::size_t count = ops_.size() - open(OpKind::kTimer);
-  for (const std::size_t abandoned : abandoned_) count -= abandoned;
-  return count;
-}
-
-bool OpTable::has_room(OpKind kind, std::size_t count) const {
-  if (kind == OpKind::kTimer) return true;
-  if (kind == OpKind::kExplain) return open(kind) - explains_aside() + count <= limits_.max_explains;
-  const std::size_t taken = ops_.size() - open(OpKind::kTimer) - open(OpKind::kExplain) - stores_aside();
-  if (taken + count > limits_.max_operations) return false;
-  if (kind == OpKind::kStore) return open(kind) - stores_aside() + count <= storage_share();
-  if (kind != OpKind::kExists && kind != OpKind::kRead) return true;
-  return open(OpKind::kExists) + open(OpKind::kRead) + count <= storage_share();
 }
 
 std::function<void(Completion)> OpTable::completion_for(OpId id) {
@@ -124,7 +110,7 @@ void OpTable::end(Op& op) {
   if (op.kind == OpKind::kTimer) timers_.erase({op.due, op.id.v});
   if (std::exchange(op.reported, true)) return;
   const bool is_own = !ranks_ || op.kind == OpKind::kExplain;
-  if (!parted_.is_ok() && !is_own) return;  // the others may know the same number as another's
+  if (!parted_.is_ok() && (!is_own || is_broken_)) return;  // the others may know the same number as another's
   OutcomeBits bits = outcome_of_(op);
   if (is_own) {
     ended_.push_back({op.id, std::move(bits)});
@@ -152,7 +138,7 @@ void OpTable::agree() {
   if (!ranks_ || !parted_.is_ok()) return;
   report_refused();
   if (!parted_.is_ok()) return;
-  const bool pending = ops_.size() > open(OpKind::kExplain);
+  const bool pending = ops_.size() > places_.open(OpKind::kExplain);
   const Nanos wait = limits_.rank_plan_wait;
   for (Nanos left = limits_.rank_plan_limit;;) {
     const TimePoint asked = clock_.now();
@@ -185,6 +171,23 @@ void OpTable::part(const Status& why) {
                         "): end this process and start all ranks of the model anew");
   log_error("cache", parted_.message());
   ranks_->give_up("its cache has lost the others at step " + std::to_string(step_) + ": " + why.message());
+}
+
+void OpTable::break_off(Status why) noexcept {
+  if (std::exchange(is_broken_, true)) return;
+  parted_ = std::move(why);
+  ended_.clear();
+  refused_.clear();
+  budget_.begin_poll();  // nothing is left to do
+  budget_.end_poll();
+  for (Arrival& arrival : arrivals_) {  // it may have ended among them
+    if (Op* const op = find(arrival.op)) op->completion = std::move(arrival.completion);
+  }
+  try {
+    log_error("cache", parted_.message());
+    if (ranks_ != nullptr) ranks_->give_up(parted_.message());
+  } catch (const std::exception&) {  // still no memory: the others learn it by their own limits
+  }
 }
 
 // Explanations are this rank's own: the others must not be cut because of them.

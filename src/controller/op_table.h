@@ -9,11 +9,6 @@
 // Ids count up alike on every rank, because every rank adds the same operations in the same order. Explanations are one
 // rank's own: they have ids and places of their own, and never wait for other ranks.
 //
-// Places. max_operations in all; reads and writes of storage a quarter each, so that copies always find some whatever
-// hangs. Writes to storages that were detached (abandoned) have a quarter of their own beside these: the next storage
-// finds its own free. Timers take none. Explanations have max_explains of their own, and those of storages that were
-// detached as many again.
-//
 // Events are taken one by one, as long as the poll's budget lasts (work_budget.h); the rest keeps its order.
 //
 // Threads: the cache thread, but for wake() and what completion_for() returns: any thread.
@@ -21,7 +16,6 @@
 // Cost: O(log n) each; collect() looks at what arrived and at the timers that are due, and at nothing else.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,6 +30,7 @@
 #include "base/inbox.h"
 #include "base/status.h"
 #include "base/strong.h"
+#include "controller/op_places.h"
 #include "controller/operation.h"
 #include "controller/rank_group.h"
 #include "controller/work_budget.h"
@@ -59,7 +54,7 @@ class OpTable {
   OpTable(const Limits& limits, Clock& clock, RankGroup* ranks, OutcomeOf outcome_of);
 
   // ---- operations
-  // Precondition: has_room(kind).
+  // Precondition: places().has_room(kind).
   Op& add(OpKind kind);
   Op& add_timer(TimePoint due);
   void set_due(Op& timer, TimePoint due);
@@ -76,12 +71,8 @@ class OpTable {
 
   // ---- counts and places
   [[nodiscard]] bool empty() const { return ops_.empty(); }
-  [[nodiscard]] bool has_timers_only() const { return ops_.size() == open(OpKind::kTimer); }
-  [[nodiscard]] std::size_t open(OpKind kind) const { return open_[index(kind)]; }
-  [[nodiscard]] std::size_t abandoned(OpKind kind) const { return abandoned_[index(kind)]; }
-  [[nodiscard]] std::size_t live(OpKind kind) const { return open(kind) - abandoned(kind); }
-  [[nodiscard]] std::size_t live() const;  // of all kinds but timers
-  [[nodiscard]] bool has_room(OpKind kind, std::size_t count = 1) const;
+  [[nodiscard]] bool has_timers_only() const { return ops_.size() == places_.open(OpKind::kTimer); }
+  [[nodiscard]] const OpPlaces& places() const { return places_; }
 
   // ---- what ends
   // Where a worker posts the completion of `id`, from any thread, once. Copyable; may outlive the table.
@@ -106,6 +97,12 @@ class OpTable {
   void wake() { inbox_.wake(); }
   // Not ok: this rank has lost the others, and says why.
   [[nodiscard]] const Status& parted() const { return parted_; }
+  // A call has ended half-way, and nothing that the rooms know can be relied on: parted() is `why`, also with one rank,
+  // and of what ends collect() takes the completions and no more.
+  void break_off(Status why) noexcept;
+  [[nodiscard]] bool is_broken() const { return is_broken_; }
+  // Completions that will come, or have not been taken. Those of operations that were not submitted do not.
+  [[nodiscard]] std::size_t owed() const { return inbox_.places_taken(); }
 
  private:
   struct Arrival {
@@ -114,12 +111,6 @@ class OpTable {
   };
   // Explanations' ids: apart from those that all ranks must give alike.
   static constexpr std::uint64_t kFirstExplainId = std::uint64_t{1} << 63;
-  [[nodiscard]] static std::size_t index(OpKind kind) { return static_cast<std::size_t>(kind); }
-  [[nodiscard]] std::size_t storage_share() const { return std::max<std::size_t>(1, limits_.max_operations / 4); }
-  [[nodiscard]] std::size_t stores_aside() const { return std::min(abandoned(OpKind::kStore), storage_share()); }
-  [[nodiscard]] std::size_t explains_aside() const {
-    return std::min(abandoned(OpKind::kExplain), limits_.max_explains);
-  }
   bool take_arrivals();
   void end_due_timers();
   void report_refused();
@@ -132,10 +123,11 @@ class OpTable {
 
   Operations ops_;
   std::set<std::pair<TimePoint, std::uint64_t>> timers_;  // those that have not ended
-  std::array<std::size_t, kOpKindCount> open_{}, abandoned_{};
+  OpPlaces places_;
   std::uint64_t next_op_ = 1, next_explain_ = 1, step_ = 0;
   std::uint32_t attachment_ = 0;
   Status parted_;
+  bool is_broken_ = false;
   std::deque<AgreedEvent> ended_;
   std::vector<AgreedEvent> agreed_;   // scratch
   std::vector<AgreedEvent> refused_;  // outcomes that the rank group had no room for: reported again, in order

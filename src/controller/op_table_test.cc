@@ -47,7 +47,7 @@ TEST_F(OpTableTest, AnOperationEndsOnceWhenItsCompletionArrives) {
   post_first(TransferDone{first.id, Status::ok(), {}, {}});
   EXPECT_EQ(ended(table_), (std::vector<std::uint64_t>{second.id.v, first.id.v}));
   EXPECT_TRUE(ended(table_).empty());
-  EXPECT_EQ(table_.open(OpKind::kLoad), 1u);  // until its owner has applied it
+  EXPECT_EQ(table_.places().open(OpKind::kLoad), 1u);  // until its owner has applied it
   table_.erase(first.id);
   table_.erase(second.id);
   EXPECT_TRUE(table_.empty());
@@ -137,29 +137,51 @@ TEST_F(OpTableTest, ATimerThatGuardsNothingEndsBeforeItsTimeAndOnce) {
 
 TEST_F(OpTableTest, StorageTakesItsShareAndCopiesAlwaysFindPlaces) {
   for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(table_.has_room(OpKind::kStore));
+    ASSERT_TRUE(table_.places().has_room(OpKind::kStore));
     (void)table_.add(OpKind::kStore);
   }
-  EXPECT_FALSE(table_.has_room(OpKind::kStore));
+  EXPECT_FALSE(table_.places().has_room(OpKind::kStore));
   for (int i = 0; i < 4; ++i) (void)table_.add(i % 2 == 0 ? OpKind::kExists : OpKind::kRead);
-  EXPECT_FALSE(table_.has_room(OpKind::kExists));
-  EXPECT_TRUE(table_.has_room(OpKind::kLoad, 8));
-  EXPECT_FALSE(table_.has_room(OpKind::kLoad, 9));
+  EXPECT_FALSE(table_.places().has_room(OpKind::kExists));
+  EXPECT_TRUE(table_.places().has_room(OpKind::kLoad, 8));
+  EXPECT_FALSE(table_.places().has_room(OpKind::kLoad, 9));
   for (int i = 0; i < 8; ++i) (void)table_.add(OpKind::kBackup);
-  EXPECT_FALSE(table_.has_room(OpKind::kStateCopy));
-  EXPECT_TRUE(table_.has_room(OpKind::kTimer));
+  EXPECT_FALSE(table_.places().has_room(OpKind::kStateCopy));
+  EXPECT_TRUE(table_.places().has_room(OpKind::kTimer));
 }
 
 TEST_F(OpTableTest, AbandonedWritesLeaveTheNextStorageItsPlaces) {
   for (int i = 0; i < 4; ++i) (void)table_.add(OpKind::kStore);
   for (auto& [id, op] : table_.all()) EXPECT_TRUE(table_.abandon(op));
   for (auto& [id, op] : table_.all()) EXPECT_FALSE(table_.abandon(op));
-  EXPECT_EQ(table_.live(OpKind::kStore), 0u);
-  EXPECT_EQ(table_.live(), 0u);
-  EXPECT_TRUE(table_.has_room(OpKind::kStore, 4));
-  EXPECT_TRUE(table_.has_room(OpKind::kLoad, 16));
+  EXPECT_EQ(table_.places().live(OpKind::kStore), 0u);
+  EXPECT_EQ(table_.places().live(), 0u);
+  EXPECT_TRUE(table_.places().has_room(OpKind::kStore, 4));
+  EXPECT_TRUE(table_.places().has_room(OpKind::kLoad, 16));
   for (int i = 0; i < 4; ++i) (void)table_.add(OpKind::kStore);
-  EXPECT_FALSE(table_.has_room(OpKind::kStore));
+  EXPECT_FALSE(table_.places().has_room(OpKind::kStore));
+}
+
+// Queries and reads share a quarter. Those of a storage that hangs are aside; those of two have all that there are.
+TEST_F(OpTableTest, AbandonedReadsLeaveTheNextStorageItsPlaces) {
+  std::vector<std::function<void(Completion)>> posts;
+  const auto fill_and_detach = [&] {
+    ASSERT_TRUE(table_.places().has_room(OpKind::kRead, 4));
+    for (const OpKind kind : {OpKind::kExists, OpKind::kRead, OpKind::kRead, OpKind::kRead}) {
+      posts.push_back(table_.completion_for(table_.add(kind).id));
+    }
+    EXPECT_FALSE(table_.places().has_room(OpKind::kExists));
+    for (auto& [id, op] : table_.all()) (void)table_.abandon(op);
+  };
+  fill_and_detach();
+  fill_and_detach();
+  EXPECT_FALSE(table_.places().has_room(OpKind::kExists));
+  EXPECT_FALSE(table_.places().has_room(OpKind::kRead));
+  EXPECT_FALSE(table_.places().has_room(OpKind::kLoad, 13));
+  EXPECT_TRUE(table_.places().has_room(OpKind::kLoad, 12));
+  for (int i = 0; i < 12; ++i) posts.push_back(table_.completion_for(table_.add(OpKind::kLoad).id));
+  for (auto& post : posts) post(ExistsResult{});
+  EXPECT_EQ(ended(table_).size(), 20u) << "the inbox has a place for each";
 }
 
 TEST_F(OpTableTest, ExplanationsHaveIdsAndPlacesOfTheirOwn) {
@@ -167,23 +189,23 @@ TEST_F(OpTableTest, ExplanationsHaveIdsAndPlacesOfTheirOwn) {
   EXPECT_EQ(table_.add(OpKind::kLoad).id.v, 1u);
   EXPECT_GT(first.v, std::uint64_t{1} << 62);
   (void)table_.add(OpKind::kExplain);
-  EXPECT_FALSE(table_.has_room(OpKind::kExplain));
-  EXPECT_TRUE(table_.has_room(OpKind::kLoad, 15));
+  EXPECT_FALSE(table_.places().has_room(OpKind::kExplain));
+  EXPECT_TRUE(table_.places().has_room(OpKind::kLoad, 15));
 }
 
 // Those of a storage that hangs leave the next one its places; those of two have all that there are.
 TEST_F(OpTableTest, AbandonedExplanationsLeaveTheNextStorageItsPlaces) {
   std::vector<std::function<void(Completion)>> posts;
   const auto ask_twice_and_detach = [&] {
-    ASSERT_TRUE(table_.has_room(OpKind::kExplain, 2));
+    ASSERT_TRUE(table_.places().has_room(OpKind::kExplain, 2));
     for (int i = 0; i < 2; ++i) posts.push_back(table_.completion_for(table_.add(OpKind::kExplain).id));
-    EXPECT_FALSE(table_.has_room(OpKind::kExplain));
+    EXPECT_FALSE(table_.places().has_room(OpKind::kExplain));
     for (auto& [id, op] : table_.all()) (void)table_.abandon(op);
   };
   ask_twice_and_detach();
   ask_twice_and_detach();
-  EXPECT_FALSE(table_.has_room(OpKind::kExplain));
-  EXPECT_TRUE(table_.has_room(OpKind::kLoad, 16));
+  EXPECT_FALSE(table_.places().has_room(OpKind::kExplain));
+  EXPECT_TRUE(table_.places().has_room(OpKind::kLoad, 16));
   for (int i = 0; i < 16; ++i) posts.push_back(table_.completion_for(table_.add(OpKind::kLoad).id));
   for (auto& post : posts) post(ExistsResult{});
   EXPECT_EQ(ended(table_).size(), 20u) << "the inbox has a place for each";

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -53,6 +54,8 @@ Status PageCopy::run() {
   for (const Piece& piece : pieces_) std::memcpy(piece.to, piece.from, piece.size);
   try {
     for (const Page& page : pages_) LARDER_RETURN_IF_ERROR(call(page));
+  } catch (const std::bad_alloc&) {  // a text that needs no memory
+    return internal_error("no memory");
   } catch (const std::exception& error) {  // of the engine's callback: whoever waits must be told
     return internal_error(std::string("the engine's callback threw: ") + error.what());
   } catch (...) {

@@ -6,14 +6,16 @@
 #include "base/defect.h"
 #include "base/probe.h"
 #include "controller/prefetcher.h"
+#include "tree/tree_backlog.h"
 
 namespace larder {
 
-// One is always under way, or waits for a place.
+// One is always under way, or waits for a place. The others leave places for requests that are still to come.
 void Prefetcher::begin_batches(Fetch& f, bool has_place) {
   while (f.next < f.batches.size() && f.reading < kBatchesInFlight) {
     const bool is_first = f.reading == 0;
-    if (!(is_first && has_place) && !ops_.has_room(OpKind::kRead)) {
+    if (!(is_first && has_place) &&
+        !ops_.places().has_room(OpKind::kRead, is_first ? 1 : 1 + ops_.places().spare_reads())) {
       if (is_first) turns_.wait_for_place(f);
       return;
     }
@@ -51,6 +53,26 @@ namespace {
 bool is_failure(const Status& status) {
   return !status.is_ok() && status.code() != StatusCode::kNotFound && status.code() != StatusCode::kCancelled;
 }
+
+// What failed its checksum is dropped there.
+bool is_absent(const Status& status) {
+  return status.code() == StatusCode::kNotFound || status.code() == StatusCode::kCorrupt;
+}
+
+// That storage did not answer in time is no failure of its own.
+FetchTrouble trouble_of(const Fetch& f, const Status& failure, TimePoint now) {
+  if (failure.code() == StatusCode::kCorrupt) return FetchTrouble::kDamaged;
+  const bool is_late = failure.code() == StatusCode::kDeadlineExceeded && now >= f.deadline;
+  return is_late ? FetchTrouble::kLate : FetchTrouble::kFailed;
+}
+
+// It shares the fetch of a longer prompt, and its own part has come.
+bool is_served(const Fetch& f, const QueuedRequest* r, std::uint64_t page_size) {
+  if (r == nullptr || r->waits_for != f.id) return false;
+  const std::uint64_t come = f.arrived > 0 ? f.batches[f.arrived - 1].end : f.full_from;
+  const std::uint64_t own = r->tokens.size() / page_size;
+  return own < f.target && own <= come;
+}
 }  // namespace
 
 OutcomeBits Prefetcher::outcome_of(const Op& op) {
@@ -59,14 +81,18 @@ OutcomeBits Prefetcher::outcome_of(const Op& op) {
   const Fetch& f = it->second;
   if (op.kind == OpKind::kExists) {
     const auto* answer = std::get_if<ExistsResult>(&op.completion);
-    if (answer != nullptr && is_failure(answer->status)) queue_.note_trouble(f.requests, FetchTrouble::kFailed);
+    if (answer != nullptr && is_failure(answer->status)) {
+      queue_.note_trouble(f.requests, trouble_of(f, answer->status, clock_.now()));
+    }
     return query_.outcome_of(f, op);
   }
   reads_.note_ended(f.batches[op.batch]);
   // A page has come when all of its pools have.
   const auto* done = std::get_if<ReadResult>(&op.completion);
   const FetchBatch& batch = f.batches[op.batch];
-  OutcomeBits bits(words_for(batch.slot_count()), ~std::uint64_t{0});
+  // After them, a bit for each that is not said to be absent, and one that says that this rank has an answer at all.
+  const std::size_t words = words_for(batch.slot_count());
+  OutcomeBits bits(2 * words + 1, ~std::uint64_t{0});
   std::size_t item = 0, place = 0;
   for (const ComponentKind c : kAllComponents) {
     const std::size_t slots = batch.slots[index_of(c)].size();
@@ -76,13 +102,12 @@ OutcomeBits Prefetcher::outcome_of(const Op& op) {
         if (done == nullptr || item >= done->items.size()) return {};
         const Status& status = done->items[item];
         if (status.code() == StatusCode::kCorrupt) ++counters_.corrupt, probe(Probe::kPrefetchCorrupt);
-        if (is_failure(status)) {
-          queue_.note_trouble(f.requests,
-                              status.code() == StatusCode::kCorrupt ? FetchTrouble::kDamaged : FetchTrouble::kFailed);
-        }
+        if (is_failure(status)) queue_.note_trouble(f.requests, trouble_of(f, status, clock_.now()));
         const bool is_sidecar = pool->name != model_.anchor(ComponentKind::kFull).name;
         if (status.is_ok() || (defect(Defect::kSidecarMissIgnored) && is_sidecar)) continue;
-        bits[(place + i) / 64] &= ~(std::uint64_t{1} << ((place + i) % 64));
+        const std::uint64_t others = ~(std::uint64_t{1} << ((place + i) % 64));
+        bits[(place + i) / 64] &= others;
+        if (is_absent(status)) bits[words + (place + i) / 64] &= others;
       }
     }
     place += slots;
@@ -127,7 +152,9 @@ void Prefetcher::read_done(const Op& op, const OutcomeBits& bits) {
   FetchBatch& batch = f.batches[op.batch];
   host_->drop_leases(std::exchange(batch.leases, {}));
   batch.state = FetchBatch::State::kArrived;
-  batch.arrived = bits;
+  const std::size_t words = words_for(batch.slot_count());
+  batch.arrived.assign(bits.begin(), bits.begin() + static_cast<std::ptrdiff_t>(std::min(words, bits.size())));
+  adopter_.forget_lost(f, batch, bits);
   --f.reading;
   while (f.arrived < f.next && f.batches[f.arrived].state != FetchBatch::State::kReading && !f.is_broken) {
     const FetchBatch& next = f.batches[f.arrived];
@@ -146,7 +173,8 @@ void Prefetcher::read_done(const Op& op, const OutcomeBits& bits) {
 void Prefetcher::use_what_came(Fetch& f) {
   const bool is_over = f.reading == 0 && f.next == f.batches.size();
   const bool has_piece = f.come >= f.full_to + ops_.budget().piece();
-  const bool serves = std::any_of(f.requests.begin(), f.requests.end(), [&](RequestId id) { return is_served(f, id); });
+  const bool serves = std::any_of(f.requests.begin(), f.requests.end(),
+                                  [&](RequestId id) { return is_served(f, queue_.find(id), model_.page_size); });
   if (is_over || f.is_broken || serves || has_piece) {
     if (!adopt_arrived(f)) return turns_.step_later(f);
   }
@@ -154,22 +182,13 @@ void Prefetcher::use_what_came(Fetch& f) {
   end_if_over(f);
 }
 
-// It shares the fetch of a longer prompt, and its own part has come.
-bool Prefetcher::is_served(const Fetch& f, RequestId id) const {
-  const QueuedRequest* const r = queue_.find(id);
-  if (r == nullptr || r->waits_for != f.id) return false;
-  const std::uint64_t come = f.arrived > 0 ? f.batches[f.arrived - 1].end : f.full_from;
-  const std::uint64_t own = r->tokens.size() / model_.page_size;
-  return own < f.target && own <= come;
-}
-
 void Prefetcher::release_served(Fetch& f) {
   std::erase_if(f.requests, [&](RequestId id) {
-    if (!is_served(f, id)) return false;
-    QueuedRequest& r = *queue_.find(id);
-    std::erase(r.fetches, f.id);
-    queue_.end_wait(r, clock_.now());
-    queue_.hold_what_is_there(r);
+    QueuedRequest* const r = queue_.find(id);
+    if (!is_served(f, r, model_.page_size)) return false;
+    std::erase(r->fetches, f.id);
+    queue_.end_wait(*r, clock_.now());
+    queue_.hold_what_is_there(*r);
     return true;
   });
 }

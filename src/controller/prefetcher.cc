@@ -72,13 +72,21 @@ bool Prefetcher::asks_again(RequestId id, std::uint64_t found) {
   QueuedRequest* const r = queue_.find(id);
   if (r == nullptr || !can_fetch() || r->gave_up || !queue_.may_ask_again(*r, found)) return false;
   if (!queue_.waits() && !r->fetches.empty()) return false;  // it has what has come, and is not to ask twice
-  // wait_complete takes its turn: fetches of everyone at once would only push each other out of the host.
-  const bool takes_turns = config_.prefetch_policy == PrefetchPolicy::kWaitComplete && is_engine_busy_();
-  ask(*r, !takes_turns);
+  ask(*r, !queue_.takes_turns(is_engine_busy_));
   if (r->waits_for != OpId{}) return true;
-  if (!takes_turns || !r->was_refused) return false;
-  queue_.wait_for_turn(*r);
+  // With its turn it is refused for want of a place alone. Others' fetches end, and leave theirs.
+  if (!queue_.waits() || !r->was_refused) {
+    queue_.take_turn(*r, clock_.now());  // it waits for no place any more
+    return false;
+  }
+  queue_.wait_for_turn(*r, clock_.now());
   return true;
+}
+
+bool Prefetcher::waits_for_turn(RequestId id) const {
+  const QueuedRequest* const r = queue_.find(id);
+  return r != nullptr && can_fetch() && r->was_refused && queue_.waits_for_turn(*r) &&
+         !queue_.has_room_for(*r, !queue_.takes_turns(is_engine_busy_));
 }
 
 void Prefetcher::take_arrived(RequestId id) {
@@ -138,7 +146,7 @@ bool Prefetcher::can_fetch() const {
 }
 
 void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
-  r.was_refused = false;
+  const bool was_refused = std::exchange(r.was_refused, false);
   const std::uint64_t limit = r.tokens.size() / model_.page_size;
   const MatchResult match = tree_.match(r.space, r.tokens);
   const std::uint64_t base = (defect(Defect::kEvictedCountsAsCached) ? match.walked : match.any.at).pages;
@@ -148,14 +156,15 @@ void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
     return;
   }
   if (join(r, base)) return;
-  // What it holds is not in its own way.
-  if ((!has_turn && queue_.blocks() - r.hold_blocks >= queue_.capacity()) || !ops_.has_room(OpKind::kExists)) {
+  if (!queue_.has_room_for(r, has_turn)) {
     r.was_refused = true;
     r.trouble = std::max(r.trouble, FetchTrouble::kNotFetched);
+    if (was_refused) return;  // it asks again, and counts once
     probe(Probe::kPrefetchRefused);
     ++counters_.prefetch_refused;
     return;
   }
+  queue_.take_turn(r, clock_.now());
   Op& op = ops_.add(OpKind::kExists);
   op.fetch = op.id;
   Fetch& f = fetches_[op.id.v];
@@ -175,22 +184,13 @@ void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
   f.begun = queue_.wait_begun(r, clock_.now());
   f.urgency = queue_.waits() ? Urgency::kWaiting : Urgency::kSpeculative;
   f.cancel = std::make_shared<std::atomic<bool>>(false);
-  add_request(f, r);
+  queue_.join(r, f, clock_.now());
   Op& timer = ops_.add_timer(f.begun + queue_.wait_limit(0));
   timer.fetch = f.id;
   f.timer = timer.id;
   if (queue_.waits()) f.deadline = timer.due;
   query_.begin(f, op);
   if (!query_.go_on(f, std::min(kAtOnce, ops_.budget().piece()))) turns_.step_later(f);
-}
-
-void Prefetcher::add_request(Fetch& f, QueuedRequest& r) {
-  ++r.tries;
-  r.asked_from = std::min(r.asked_from, f.base);
-  r.room_needed = {};
-  f.requests.push_back(r.id);
-  r.fetches.push_back(f.id);
-  if (queue_.waits()) queue_.begin_wait(r, f.id, clock_.now());
 }
 
 // Another request is fetching the same pages: one read serves both. Only the same reusable prompt, or the head of it
@@ -213,7 +213,8 @@ bool Prefetcher::join(QueuedRequest& r, std::uint64_t base) {
     if (!is_live || !serves || !is_head_of(f.tokens)) continue;
     probe(Probe::kPrefetchShared);
     ++counters_.prefetch_shared;
-    add_request(f, r);
+    queue_.take_turn(r, clock_.now());
+    queue_.join(r, f, clock_.now());
     if (queue_.waits()) {
       const Nanos most = queue_.wait_limit((limit - base) * model_.page_size);
       queue_.limit_wait(r, f.id, queue_.wait_begun(r, clock_.now()) + most);
@@ -311,7 +312,7 @@ void Prefetcher::go_without_room(Fetch& f) {
       if (r->waits_for != f.id) continue;
       r->was_refused = true;  // start() asks again, and this one does not count
       --r->tries;
-      queue_.wait_for_turn(*r);  // but not for ever
+      queue_.wait_for_turn(*r, clock_.now());  // but not for ever
     } else {
       r->room_needed = f.room_needed;
     }
@@ -340,7 +341,18 @@ void Prefetcher::timer_done(const Op& timer) {
   // From here on the fetch owns its buffers and nothing else: the tiers are for those who run.
   fetch_room_.unlock(f);
   f.timer = OpId{};
-  for (const RequestId id : f.requests) give_up(f, id);
+  for (const RequestId id : f.requests) {
+    QueuedRequest* const r = queue_.find(id);
+    const bool joined_later = r != nullptr && r->waits_for == f.id && r->limit != OpId{} && !f.is_detached;
+    if (!joined_later) {
+      give_up(f, id);
+      continue;
+    }
+    r->was_refused = true;  // it has time left, and start() asks for itself; this one does not count
+    --r->tries;
+    queue_.end_wait(*r, clock_.now());
+    queue_.hold_what_is_there(*r);
+  }
   use_what_came(f);
 }
 

@@ -9,10 +9,10 @@
 //
 // A request is waiting until its fetch has brought what the request can use, or until its policy's limit: then it takes
 // what has come, as far as that is a restore point, and no further batch begins for it. One that joined the fetch of
-// another has a limit of its own. Batches under way go on, and what they bring is adopted for the next request.
-// best_effort never waits; start() takes what has come. A request that finds the host full asks again when its turn
-// comes (asks_again()): prefetches hold at most prefetch_capacity of the host, and what requests keep there while they
-// queue half of that.
+// another later asks for itself, if it has time left. Batches under way go on, and what they bring is adopted for the
+// next request. best_effort never waits; start() takes what has come. A request that finds the host full, or no place
+// among the operations, asks again when its turn comes (asks_again()): prefetches hold at most prefetch_capacity of the
+// host, and what requests keep there while they queue half of that.
 //
 // Batches (fetch.h) are about prefetch_batch_bytes of full; kBatchesInFlight of a fetch are under way at once. So slow
 // storage is not asked for what comes too late, and its breaker sees short reads that succeed.
@@ -86,9 +86,12 @@ class Prefetcher {
   // leave().
   void enter(RequestId id, NamespaceId space, std::span<const TokenId> tokens);
   [[nodiscard]] bool is_waiting(RequestId id) const;
-  // At its turn: does it wait (again), because what it could have used was evicted, or its fetch found no room?
+  // At its turn: does it wait (again), because what it could have used was evicted, or its fetch found no room? For a
+  // place among the operations, as long as the policy says.
   // found: the best restore point of the tree, pages.
   [[nodiscard]] bool asks_again(RequestId id, std::uint64_t found);
+  // It waits for its turn, and asks_again() would find that it has none yet.
+  [[nodiscard]] bool waits_for_turn(RequestId id) const;
   // best_effort: hands the tree what has come so far. Before the request looks for its restore point.
   void take_arrived(RequestId id);
   struct Fetched {
@@ -139,7 +142,6 @@ class Prefetcher {
   // has_turn: the capacity limit is for those that still queue.
   void ask(QueuedRequest& r, bool has_turn);
   [[nodiscard]] bool join(QueuedRequest& r, std::uint64_t base);
-  void add_request(Fetch& f, QueuedRequest& r);
   // Is more to be begun for it?
   [[nodiscard]] bool is_wanted(const Fetch& f) const;
   // Goes on with what the fetch does by itself; in pump(), if the budget has nothing left. has_place: an operation of
@@ -156,7 +158,6 @@ class Prefetcher {
   bool adopt_arrived(Fetch& f);
   void use_what_came(Fetch& f);
   void release_served(Fetch& f);
-  [[nodiscard]] bool is_served(const Fetch& f, RequestId id) const;
   void use_arrived(Fetch& f, QueuedRequest& r);
   void let_go(Fetch& f);
   void end_if_over(Fetch& f);

@@ -143,8 +143,14 @@ TimePoint QueuedRequests::wait_begun(const QueuedRequest& r, TimePoint now) cons
   return config_.prefetch_policy == PrefetchPolicy::kWaitComplete ? r.begun : now - r.waited;
 }
 
-void QueuedRequests::begin_wait(QueuedRequest& r, OpId fetch, TimePoint now) {
-  r.waits_for = fetch;
+void QueuedRequests::join(QueuedRequest& r, Fetch& f, TimePoint now) {
+  ++r.tries;
+  r.asked_from = std::min(r.asked_from, f.base);
+  r.room_needed = {};
+  f.requests.push_back(r.id);
+  r.fetches.push_back(f.id);
+  if (!waits()) return;
+  r.waits_for = f.id;
   r.waits_since = now;
 }
 
@@ -167,9 +173,24 @@ void QueuedRequests::end_wait(QueuedRequest& r, TimePoint now) {
 }
 
 // When a request has waited for its turn long enough is said by a timer, which the ranks agree on: their clocks do not.
-void QueuedRequests::wait_for_turn(const QueuedRequest& r) {
+void QueuedRequests::wait_for_turn(QueuedRequest& r, TimePoint now) {
+  if (config_.prefetch_policy != PrefetchPolicy::kWaitComplete) {
+    if (r.limit != OpId{}) return;
+    r.waits_since = now;
+    return limit_wait(r, OpId{}, wait_begun(r, now) + wait_limit(0));
+  }
   turns_.emplace(r.turn, r.id.v);
   if (turn_timer_ == OpId{} || turns_.begin()->second == r.id.v) arm_timer();
+}
+
+void QueuedRequests::take_turn(QueuedRequest& r, TimePoint now) {
+  if (r.limit == OpId{}) return;
+  drop_limit(r);
+  r.waited += now - r.waits_since;
+}
+
+bool QueuedRequests::waits_for_turn(const QueuedRequest& r) const {
+  return r.limit != OpId{} || turns_.contains({r.turn, r.id.v});
 }
 
 void QueuedRequests::drop_turn(const QueuedRequest& r) {
@@ -194,8 +215,9 @@ void QueuedRequests::arm_timer() {
 
 QueuedRequest* QueuedRequests::end_turn_wait(const Op& timer) {
   QueuedRequest* const r = find(timer.request);
-  if (!r || turn_timer_ != timer.id) return nullptr;
+  if (!r || (turn_timer_ != timer.id && r->limit != timer.id)) return nullptr;
   r->gave_up = true;
+  if (r->limit == timer.id) drop_limit(*r);
   drop_turn(*r);
   return r;
 }

@@ -3,8 +3,8 @@
 //
 // A request that still queues at the poll after its begin keeps what it will use in place (a hold), of half the
 // prefetch capacity in all, so that what waits does not keep others from fetching. What was evicted all the same it may
-// fetch again (may_ask_again()); with wait_complete those that found no room take turns, and one timer bounds the wait:
-// that of the request that began first.
+// fetch again (may_ask_again()). Those that found no room take turns: with wait_complete one timer bounds the wait,
+// that of the request that began first; with timeout each has its own, and the wait counts like that for a fetch.
 //
 // Threads: the cache thread. Ranks: the times that are told here only set timers, on which the ranks agree.
 // Cost: O(1) or O(log requests); hold_what_is_there(): one match of the prompt.
@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <set>
 #include <span>
 #include <utility>
@@ -34,9 +35,9 @@ struct QueuedRequest {
   std::span<const TokenId> tokens;  // what it may reuse, whole pages; empty once it has started
   TimePoint begun;                  // where the time it may wait starts
   OpId waits_for;                   // a fetch; 0: it does not wait
-  TimePoint waits_since;            // while it does
+  TimePoint waits_since;            // while it does, or has a limit of its own
   Nanos waited{0};                  // for fetches before: all of them have one limit
-  OpId limit;                       // timer of its own, where it waits for a fetch that it joined; 0: none
+  OpId limit;                       // timer of its own, where it waits for a fetch that it joined, or its turn; 0: none
   std::vector<OpId> fetches;        // under way, that it wants
   FetchTrouble trouble = FetchTrouble::kNone;
   bool gave_up = false;  // it waited as long as it may: it starts with what is there
@@ -97,14 +98,26 @@ class QueuedRequests {
   [[nodiscard]] Nanos wait_limit(std::uint64_t tokens) const;
   // Where the time that a fetch begun now may take starts: all fetches of a request have one limit.
   [[nodiscard]] TimePoint wait_begun(const QueuedRequest& r, TimePoint now) const;
-  void begin_wait(QueuedRequest& r, OpId fetch, TimePoint now);
+  // It wants what the fetch brings, and waits for it, if the policy waits.
+  void join(QueuedRequest& r, Fetch& f, TimePoint now);
   // It joined the fetch, whose own timer is that of another request.
   void limit_wait(QueuedRequest& r, OpId fetch, TimePoint due);
   void end_wait(QueuedRequest& r, TimePoint now);
 
   // ---- turns
+  // wait_complete takes turns while requests run: fetches of everyone at once would push each other out of the host.
+  [[nodiscard]] bool takes_turns(const std::function<bool()>& is_engine_busy) const {
+    return config_.prefetch_policy == PrefetchPolicy::kWaitComplete && is_engine_busy();
+  }
   [[nodiscard]] bool may_ask_again(QueuedRequest& r, std::uint64_t found) const;
-  void wait_for_turn(const QueuedRequest& r);
+  // For a fetch: a place among the operations, and, before its turn, capacity. What r holds is not in its own way.
+  [[nodiscard]] bool has_room_for(const QueuedRequest& r, bool has_turn) const {
+    return (has_turn || blocks_ - r.hold_blocks < capacity()) && ops_.places().has_room(OpKind::kExists);
+  }
+  void wait_for_turn(QueuedRequest& r, TimePoint now);
+  // It has its turn.
+  void take_turn(QueuedRequest& r, TimePoint now);
+  [[nodiscard]] bool waits_for_turn(const QueuedRequest& r) const;
   // The timer is due: whose wait it ended. Null: nobody's.
   [[nodiscard]] QueuedRequest* end_turn_wait(const Op& timer);
 

@@ -216,7 +216,7 @@ Status Saves::begin(TransferId id, NamespaceId space, const SaveRequest& request
   Result<PlaceTable> places = PlaceTable{};
   if (!request.reader) places = PlaceTable::create(model_, needs, request.places);
   if (!places.is_ok()) return invalid_argument("save: " + places.status().message());
-  if (!ops_.has_room(OpKind::kBackup)) return overloaded("save: too many operations are in flight");
+  if (!ops_.places().has_room(OpKind::kBackup)) return overloaded("save: too many operations are in flight");
 
   const std::span<const TokenId> tokens = request.tokens.first(request.to * model_.page_size);
   const MatchResult match = tree_.match(space, tokens);

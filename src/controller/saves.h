@@ -52,6 +52,7 @@ class Saves {
   [[nodiscard]] Result<SaveResult> take_result(TransferId id) { return saves_.take_result(id); }
   // Those whose result can be taken, each once; as many as there is room for.
   std::size_t take_ended(std::span<ConnectorEvent> out) { return saves_.take_ended(out); }
+  [[nodiscard]] bool note_ended() { return saves_.note_ended(); }
   [[nodiscard]] bool has(TransferId id) const { return saves_.has(id); }
   [[nodiscard]] std::size_t size() const { return saves_.size(); }  // under way, or with a result to take
   [[nodiscard]] std::uint64_t blocks() const { return blocks_; }    // of the host, that saves under way hold

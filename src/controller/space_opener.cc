@@ -35,9 +35,14 @@ Result<NamespaceId> SpaceOpener::open(const std::string& adapter, const std::str
   }
   const SpaceTable::Name name(adapter, salt);
   if (const std::optional<NamespaceId> known = table_.find(name)) return *known;
-  if (table_.size() >= max_namespaces_) close_idle();
-  if (table_.size() >= max_namespaces_) {
-    return overloaded("cache: " + std::to_string(table_.size()) + " adapters and salts are in use, which is the limit");
+  // The longest name of all finds a place, too.
+  const std::size_t places = std::min<std::size_t>(SpaceTable::places_of(name), max_namespaces_);
+  for (std::size_t i = 0; i < places && table_.places() + places > max_namespaces_; ++i) {
+    if (!close_idle()) break;
+  }
+  if (table_.places() + places > max_namespaces_) {
+    return overloaded("cache: adapters and salts in use take " + std::to_string(table_.places()) + " of " +
+                      std::to_string(max_namespaces_) + " places, and this one needs " + std::to_string(places));
   }
   NamespaceScope scope = scope_;
   scope.adapter = adapter;
@@ -75,8 +80,10 @@ std::optional<NamespaceId> SpaceOpener::next_to_close() {
 }
 
 // What a tenant that idles has cached must not keep one out that is there now: it costs a miss, no more.
-void SpaceOpener::close_idle() {
-  if (const std::optional<NamespaceId> id = next_to_close()) close(*id);
+bool SpaceOpener::close_idle() {
+  const std::optional<NamespaceId> id = next_to_close();
+  if (id) close(*id);
+  return id.has_value();
 }
 
 void SpaceOpener::close(NamespaceId id) {

@@ -8,8 +8,9 @@
 // are bounded.
 //
 // Threads: the cache thread. Ranks: what is closed follows from agreed events and from calls that all ranks make alike.
-// Cost: O(log namespaces) for one that is open; closing one costs a look at the 4096 oldest idle ones at most, and
-// O(what is cached of it).
+// Cost: O(log namespaces) for one that is open. Else closing idle ones until its name has its places (SpaceTable), at
+// most one for each of these; closing one costs a look at the 4096 oldest idle ones at most, and O(what is cached of
+// it).
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ class SpaceOpener {
   };
   SpaceOpener(std::uint32_t max_namespaces, const Parts& parts);
 
-  // kOverloaded: max_namespaces are in use, or the 4096 oldest idle ones have an operation in flight.
+  // kOverloaded: the places of max_namespaces are in use, or the 4096 oldest idle ones have an operation in flight.
   [[nodiscard]] Result<NamespaceId> open(const std::string& adapter, const std::string& salt);
   // What anybody uses, or has cached: from now on its name opens another namespace. O(namespaces and what is cached).
   void retire();
@@ -46,7 +47,7 @@ class SpaceOpener {
   void close_retired();
 
  private:
-  void close_idle();
+  bool close_idle();  // false: none may be
   void close(NamespaceId id);
   [[nodiscard]] std::optional<NamespaceId> next_to_close();
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -52,6 +54,45 @@ TEST(SpaceOpener, PathsHaveTheSameHashOnAllRanks) {
     for (const PathHash& other : seen) EXPECT_NE(hash, other);
     seen.push_back(hash);
   }
+}
+
+std::size_t bytes_of_names(const SpaceTable& table) {
+  std::size_t bytes = 0;
+  for (const auto& [name, id] : table.names()) bytes += name.first.size() + name.second.size();
+  return bytes;
+}
+
+// Whoever chooses long salts, and a new one for each request, takes no more memory than the limit says.
+TEST(SpaceOpener, LongNamesAreBoundedByTheirBytes) {
+  constexpr std::uint32_t kMost = 64;
+  Rank rank(0);
+  SpaceOpener opener(kMost, {rank.model, rank.scope, rank.tree, rank.table, rank.tenants, rank.counters});
+  const std::string adapter(4000, 'a');
+  std::size_t most = 0;
+  for (int i = 0; i < 300; ++i) {
+    const std::string salt = std::to_string(i) + (i % 3 == 0 ? "" : std::string(4000, 's'));
+    ASSERT_TRUE(opener.open(i % 3 == 1 ? adapter : "", salt).is_ok()) << i;
+    most = std::max(most, bytes_of_names(rank.table));
+  }
+  EXPECT_LE(most, kMost * SpaceTable::kPlaceBytes);
+  EXPECT_GT(most, kMost * SpaceTable::kPlaceBytes / 2);
+  EXPECT_EQ(rank.counters.internal_errors, 0u);
+}
+
+TEST(SpaceOpener, OnlyWhatIdlesMakesWayForALongName) {
+  Rank rank(0);  // has eight places
+  std::vector<SpaceTable::Use> uses;
+  for (int i = 0; i < 8; ++i) {
+    const NamespaceId id = rank.opener.open("", std::to_string(i)).value();
+    if (i > 0) uses.push_back(rank.table.use(id));
+  }
+  const std::string salt(2000, 's');
+  EXPECT_EQ(rank.opener.open("", salt).status().code(), StatusCode::kOverloaded);
+  uses.pop_back();
+  EXPECT_TRUE(rank.opener.open("", salt).is_ok());
+  uses.clear();
+  EXPECT_TRUE(rank.opener.open(std::string(4096, 'a'), std::string(4096, 's')).is_ok()) << "the longest of all";
+  EXPECT_EQ(rank.table.size(), 1u);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <list>
+#include <string>
 #include <vector>
 
 namespace larder {
@@ -85,6 +86,23 @@ TEST(SpaceTable, ARetiredOneHasNoNameAndWaitsUntilNobodyUsesIt) {
   EXPECT_TRUE(table.retired().empty());
   EXPECT_EQ(table.find(name_of(0)), NamespaceId(2)) << "it is another's now";
   EXPECT_EQ(idle(table), Ids{2});
+}
+
+TEST(SpaceTable, ALongNameTakesAPlaceForEachPieceOfIt) {
+  constexpr std::size_t kPlace = SpaceTable::kPlaceBytes;
+  EXPECT_EQ(SpaceTable::places_of({"", ""}), 1u);
+  EXPECT_EQ(SpaceTable::places_of({"a", std::string(kPlace - 1, 's')}), 1u);
+  EXPECT_EQ(SpaceTable::places_of({"a", std::string(kPlace, 's')}), 2u);
+  SpaceTable table;
+  table.add(name_of(0), NamespaceId(0), nullptr);
+  for (std::uint32_t i = 1; i < 3; ++i)
+    table.add({std::to_string(i), std::string(4 * kPlace, 's')}, NamespaceId(i), nullptr);
+  EXPECT_EQ(table.places(), 11u);
+  table.retire(NamespaceId(1));
+  EXPECT_EQ(table.places(), 6u);
+  EXPECT_EQ(table.name(NamespaceId(1)).first, "1");
+  for (std::uint32_t i = 0; i < 3; ++i) table.erase(NamespaceId(i));
+  EXPECT_EQ(table.places(), 0u);
 }
 
 }  // namespace

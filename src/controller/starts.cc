@@ -44,7 +44,7 @@ Result<CachedTokens> Starts::start(Request& r) {
 
 // For a load and a copy of the checkpoint.
 Status Starts::check_places() const {
-  return ops_.has_room(OpKind::kLoad, 2) ? Status::ok() : overloaded("start: too many copies in flight");
+  return ops_.places().has_room(OpKind::kLoad, 2) ? Status::ok() : overloaded("start: too many copies in flight");
 }
 
 // ---- where it resumes

@@ -73,10 +73,10 @@ void StoreBacklog::detach_storage() {
 void StoreBacklog::pump() {
   if (!storage_) return;
   ops_.budget().begin_share(WorkBudget::Share::kWrites);
-  if (ops_.live(OpKind::kStore) == 0) passed_ = NodeId{};  // nobody waits for a parent
+  if (ops_.places().live(OpKind::kStore) == 0) passed_ = NodeId{};  // nobody waits for a parent
   std::size_t looks = kMostLooks;
   bool from_head = passed_ == NodeId{};
-  while (!stands_ && ops_.live(OpKind::kStore) < kMostStores && ops_.has_room(OpKind::kStore)) {
+  while (!stands_ && ops_.places().live(OpKind::kStore) < kMostStores && ops_.places().has_room(OpKind::kStore)) {
     if (!ops_.budget().has_left()) {
       ops_.budget().fall_short();
       break;
@@ -418,7 +418,7 @@ void StoreBacklog::rest_is_over() {
 }
 
 void StoreBacklog::unlock_abandoned() {
-  if (ops_.abandoned(OpKind::kStore) == 0) return;
+  if (ops_.places().abandoned(OpKind::kStore) == 0) return;
   for (auto& [id, op] : ops_.all()) {
     if (op.kind != OpKind::kStore || !op.is_abandoned) continue;
     for (Store::Piece& piece : op.store->pieces) tree_.unlock(piece.lock);
@@ -427,7 +427,7 @@ void StoreBacklog::unlock_abandoned() {
 
 // Between two writes, too: the next one begins at the end of this poll.
 bool StoreBacklog::may_wait() const {
-  const bool writes = ops_.live(OpKind::kStore) > 0 || (!stands_ && tree_.backlog().waiting() > 0);
+  const bool writes = ops_.places().live(OpKind::kStore) > 0 || (!stands_ && tree_.backlog().waiting() > 0);
   return storage_ != nullptr && patience_ > 0 && writes;
 }
 

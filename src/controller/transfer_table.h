@@ -26,8 +26,9 @@ template <class TransferResult>
 struct ConnectorTransfer {
   TransferResult result;
   bool is_over = false;
-  bool is_told = false;  // take_ended() has named it
-  OpId op;               // its copy
+  bool is_told = false;   // take_ended() has named it
+  bool is_noted = false;  // note_ended() has found it
+  OpId op;                // its copy
 };
 
 // Transfer: a ConnectorTransfer, or made from one.
@@ -59,11 +60,20 @@ class TransferTable {
     std::size_t count = 0;
     for (auto& [id, transfer] : all_) {
       if (count == out.size()) break;
-      if (transfer.is_told || !(transfer.is_over || has_parted(transfer))) continue;
+      if (!is_news(transfer)) continue;
       transfer.is_told = true;
       out[count++] = {ConnectorEventKind::kTransfer, id};
     }
     return count;
+  }
+
+  // Is there one that take_ended() would name, and that this call has not found before?
+  [[nodiscard]] bool note_ended() {
+    bool is_new = false;
+    for (auto& [id, transfer] : all_) {
+      if (!transfer.is_noted && is_news(transfer)) transfer.is_noted = is_new = true;
+    }
+    return is_new;
   }
 
   // As Connector::load_result().
@@ -79,6 +89,9 @@ class TransferTable {
   }
 
  private:
+  [[nodiscard]] bool is_news(const Transfer& transfer) const {
+    return !transfer.is_told && (transfer.is_over || has_parted(transfer));
+  }
   [[nodiscard]] bool has_parted(const Transfer& transfer) const {
     const Op* const op = ops_.find(transfer.op);
     return op != nullptr && std::holds_alternative<TransferDone>(op->completion) && !ops_.parted().is_ok();

@@ -151,8 +151,10 @@ Result<std::unique_ptr<EngineConnector>> EngineConnector::open(const EngineConne
   return out;
 }
 
-// What storage works on is leased, and so is what a load reads. Saves are operations.
+// What storage works on is leased, and so is what a load reads. Saves are operations. (One that has failed lets no
+// lease go, and counts all of these.)
 bool EngineConnector::is_host_in_use() const {
+  if (connector_->has_failed()) return connector_->operations_in_flight() > 0;
   return connector_->operations_in_flight() > 0 ||
          std::any_of(kAllComponents.begin(), kAllComponents.end(),
                      [this](ComponentKind c) { return host_->counts(c).leases > 0; });

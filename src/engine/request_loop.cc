@@ -72,10 +72,13 @@ void RequestLoop::fail_all(const Status& status) {
   }
 }
 
-bool RequestLoop::turn() {
-  bool moved = parts_.cache->poll(Nanos{0});
+bool RequestLoop::start_those_that_wait() {
+  const bool has_changed = parts_.cache->poll(Nanos{0});
   begin_waiting();
-  moved |= admit();
+  return admit() || has_changed;
+}
+
+bool RequestLoop::go_on(bool moved) {
   moved |= step();
   if (moved) {
     stalled_turns_ = 0;
@@ -90,11 +93,13 @@ Nanos RequestLoop::wait_hint() const {
 }
 
 void RequestLoop::begin_waiting() {
-  std::size_t begun = 0;
+  std::size_t begun_to_fetch = 0, begun_without = 0;  // too short to ask storage, so they hold up nobody
   unbegun_ = nullptr;
   std::vector<Scheduler::Ticket> failed;
   for (const std::unique_ptr<Sequence>& s : line_.sequences()) {
-    if (begun >= kMaxBegunWaiting) break;
+    std::size_t& begun = s->tokens.size() < limits_.prefetch_threshold ? begun_without : begun_to_fetch;
+    if (std::min(begun_to_fetch, begun_without) >= kMaxBegunWaiting) break;
+    if (begun >= kMaxBegunWaiting) continue;
     if (!s->id) {
       const Status status = begin(*s);
       if (status.code() == StatusCode::kOverloaded) {  // later: what is in use now comes free when others end
@@ -148,16 +153,15 @@ StartAnswer RequestLoop::try_start(Sequence& sequence) {
   // Refused at begin(), or beyond kMaxBegunWaiting: its turn to begin will come. Passed over without holding up those
   // behind it: they may have what it waits for.
   if (!sequence.id) return StartAnswer::kWaitsForStorage;
-  const auto waits = [&] { return parts_.cache->phase(*sequence.id) == RequestPhase::kPrefetching; };
-  if (waits()) {
+  if (parts_.cache->phase(*sequence.id) == RequestPhase::kPrefetching) {
     waits_for_storage_ = true;
     return StartAnswer::kWaitsForStorage;
   }
   const Result<CachedTokens> started = parts_.cache->start(*sequence.id);
   if (!started.is_ok() && started.status().code() == StatusCode::kOverloaded) {
-    if (waits()) {
+    if (parts_.cache->waits_for_storage(*sequence.id)) {
       waits_for_storage_ = true;
-      return StartAnswer::kWaitsForStorage;
+      return StartAnswer::kAsksStorage;
     }
     last_refusal_ = started.status();
     return StartAnswer::kNoRoom;
@@ -243,7 +247,7 @@ bool RequestLoop::retract(Sequence& s) {
   assert(s.id);
   if (!parts_.cache->retract(*s.id).is_ok()) return false;
   ++totals_.retracts;
-  ++s.retracts;
+  s.restarts = 0;  // as the cache does
   s.computed = 0;
   s.overtaken = WaitingLine::kMaxOvertakes;
   back_.push_back(&s);
@@ -371,7 +375,8 @@ bool RequestLoop::relieve_stall() {
   for (const std::unique_ptr<Sequence>& s : running_) {
     if (running_.front() == s || s->start_order > victim->start_order) victim = s.get();
   }
-  if (running_.size() > 1 && victim->retracts < kMaxStallRetracts && retract(*victim)) {
+  if (running_.size() > 1 && victim->stall_retracts < kMaxStallRetracts && retract(*victim)) {
+    ++victim->stall_retracts;
     sweep();
     return true;
   }

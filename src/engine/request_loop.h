@@ -6,7 +6,8 @@
 // prefill chunks of together at most `chunk_tokens`, in the order in which requests started. Progress: each turn moves
 // something, or something is in flight that will (a copy, a storage operation, a deadline). If neither is so for
 // kStalledTurns turns, one request is failed with kOverloaded: rather an error than a hang. A request that the cache
-// has no place for (begin) waits, too, and holds up nobody.
+// has no place for (begin) waits, too, and holds up nobody. Cost of a turn beside its step: a look at each request that
+// waits, kMaxBegunWaiting begins of each kind and WaitingLine::kLookAhead tries to start.
 //
 // Retraction: requests start with room for their prompts and a little output, so the device may fill while they run.
 // Then one that needs a page takes it from one that matters less: of a lower priority, or else submitted later. That
@@ -39,15 +40,16 @@ struct LoopParts {  // all outlive the loop
   RequestMetrics* metrics = nullptr;  // may be null
 };
 struct LoopLimits {
-  std::uint32_t running = 8;          // requests
-  std::uint32_t chunk_tokens = 1024;  // prefill per step
-  std::uint64_t seed = 1;             // of requests that name none
+  std::uint32_t running = 8;             // requests
+  std::uint32_t chunk_tokens = 1024;     // prefill per step
+  std::uint64_t seed = 1;                // of requests that name none
+  std::uint32_t prefetch_threshold = 0;  // tokens: shorter ones ask no storage (CacheConfig)
 };
 
 class RequestLoop {
  public:
   // Begun in the cache while they wait, so that their prefetch runs: enough to keep storage busy, few enough that what
-  // is fetched is still there when their turn comes.
+  // is fetched is still there when their turn comes. As many again that are too short to fetch anything.
   static constexpr std::size_t kMaxBegunWaiting = 64;
   static constexpr std::uint32_t kMaxRestarts = 3;
   static constexpr std::uint32_t kStalledTurns = 3;
@@ -65,7 +67,11 @@ class RequestLoop {
   // The same after an exception out of this class: calls neither cache nor engine. Nothing else may be called after it.
   void fail_all(const Status& status);
   // True: something moved, call again at once. False: wait in cache.poll(wait_hint()) first.
-  bool turn();
+  bool turn() { return go_on(start_those_that_wait()); }
+  // Its two parts: until the step, and from it on, with what the first one said. Between them, waiting() tells how many
+  // could not start.
+  [[nodiscard]] bool start_those_that_wait();
+  [[nodiscard]] bool go_on(bool moved);
   // How long nothing can become due that a completion or wake() would not announce.
   [[nodiscard]] Nanos wait_hint() const;
 

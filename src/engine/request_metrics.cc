@@ -61,7 +61,8 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
       late_(m.counter("larder_prefetch_late_total", "Requests that stopped waiting for storage", labels_)),
       partial_(
           m.counter("larder_prefetch_partial_total", "Prefetches of which less arrived than storage had", labels_)),
-      refused_(m.counter("larder_prefetch_refused_total", "Prefetches refused for want of host capacity", labels_)),
+      refused_(m.counter("larder_prefetch_refused_total", "Prefetches that found no host capacity, or no place to read",
+                         labels_)),
       shared_(m.counter("larder_prefetch_shared_total", "Requests that shared the prefetch of another", labels_)),
       corrupt_(m.counter("larder_corrupt_pages_total", "Stored pages that failed verification", labels_)),
       stored_(m.counter("larder_stored_pages_total", "KV pages written to storage", labels_)),

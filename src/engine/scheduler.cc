@@ -53,17 +53,16 @@ SchedulerImpl::SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr
       engine_(std::move(engine)),
       metrics_(metrics,
                parts_->options.served_model_name.empty() ? parts_->model.id : parts_->options.served_model_name),
-      loop_(
-          LoopLimits{parts_->options.max_running_requests, parts_->options.chunked_prefill_size, parts_->options.seed},
-          LoopParts{parts_->cache.get(), engine_.get(), &parts_->model, &clock_, &metrics_}),
+      loop_(LoopLimits{parts_->options.max_running_requests, parts_->options.chunked_prefill_size, parts_->options.seed,
+                       parts_->config.prefetch_threshold},
+            LoopParts{parts_->cache.get(), engine_.get(), &parts_->model, &clock_, &metrics_}),
       extra_config_(parts_->options.hicache_storage_backend_extra_config),
       storage_options_(parts_->storage_options),
       prefetch_policy_(parts_->config.prefetch_policy),
       write_policy_(parts_->config.write_policy),
       next_publish_(clock.now()) {
   metrics_.set_storage(parts_->options.hicache_storage_backend);
-  LockGuard guard(mutex_);
-  last_stats_.storage_in_force = view_storage();
+  (void)view_storage();
 }
 
 Status SchedulerImpl::start_thread() {
@@ -183,7 +182,12 @@ std::string exception_text() {
 void SchedulerImpl::run() {
   try {
     while (take_mail()) {
-      const bool moved = loop_.turn();
+      const bool has_moved = loop_.start_those_that_wait();
+      {
+        LockGuard guard(mutex_);  // a step may be long, and those that have started wait no more
+        waiting_ = loop_.waiting();
+      }
+      const bool moved = loop_.go_on(has_moved);
       check_waiters();
       end_clears();
       publish(!moved);

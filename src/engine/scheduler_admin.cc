@@ -200,7 +200,7 @@ SchedulerStats SchedulerImpl::snapshot() {
   return stats;
 }
 
-StorageView SchedulerImpl::view_storage() const {
+StorageView SchedulerImpl::view_storage() {
   StorageView view;
   view.prefetch_policy = prefetch_policy_name(prefetch_policy_);
   view.write_policy = write_policy_name(write_policy_);
@@ -210,7 +210,8 @@ StorageView SchedulerImpl::view_storage() const {
     view.backend = parts_->storage->info().name;
     view.extra_config = extra_config_;
   }
-  return view;
+  LockGuard guard(mutex_);
+  return last_stats_.storage_in_force = std::move(view);
 }
 
 Result<StorageView> SchedulerImpl::look_at_storage(Nanos limit) {
@@ -227,7 +228,7 @@ StorageView SchedulerImpl::storage() {
 
 Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
   // Not a view of a while ago: what is attached decides what is done. A step may be long.
-  const Result<StorageView> look = look_at_storage(limit);
+  const Result<StorageView> look = look_at_storage(answer_wait(limit, CommandKind::kChanges));
   if (!look.is_ok()) return look.status();
   const StorageView& now = *look;
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
@@ -348,7 +349,7 @@ Result<PreparedStorage> SchedulerImpl::switch_storage(PreparedStorage next, Nano
   LARDER_RETURN_IF_ERROR(post([this, run = std::move(run)] {
     if (run->begin()) run->end(switch_now(run->next));
   }));
-  return pending->wait(std::min(limit, kLongestWait) + kAnswerGrace);
+  return pending->wait(answer_wait(limit, CommandKind::kChanges));
 }
 
 Result<PreparedStorage> SchedulerImpl::switch_now(PreparedStorage& next) {
@@ -396,6 +397,7 @@ void SchedulerImpl::set_policies(const AttachRequest& request) {
   prefetch_policy_ = parse_prefetch_policy(request.prefetch_policy).value_or(prefetch_policy_);
   write_policy_ = parse_write_policy(request.write_policy).value_or(write_policy_);
   parts_->cache->set_policies(prefetch_policy_, write_policy_);
+  (void)view_storage();
 }
 
 Status SchedulerImpl::detach_storage(Nanos limit) {
@@ -421,13 +423,16 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
           if (is_clearing || !parts_->cache->storage_idle()) return false;
           is_detaching_ = false;
           if (has_left->load()) parts_->retire(std::move(parts_->storage));
-          promise->set_value(std::make_shared<std::unique_ptr<StoragePipeline>>(std::move(parts_->storage)));
+          auto let_go = std::make_shared<std::unique_ptr<StoragePipeline>>(std::move(parts_->storage));
+          (void)view_storage();
+          promise->set_value(std::move(let_go));
           return true;
         };
         const auto expire = [this, promise] {  // right after a try_now that found it under way
           is_detaching_ = false;
           log_warning("engine/storage", "detached with operations in flight; they keep their buffers until they end");
           parts_->retire(std::move(parts_->storage));
+          (void)view_storage();
           promise->set_value(nullptr);
         };
         waiters_.push_back({deadline, try_now, expire});

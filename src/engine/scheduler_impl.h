@@ -6,7 +6,7 @@
 // Picture: everything that another thread wants goes through one mailbox; the loop empties it between two turns.
 //
 //   submit ──► submitted_ ─┐
-//   cancel ──► leaving_   ─┼──► take_mail() ──► loop_.turn() ──► waiters ──► cache.poll(wait)
+//   cancel ──► leaving_   ─┼──► take_mail() ──► a turn of loop_ ──► waiters ──► cache.poll(wait)
 //   admin  ──► commands_  ─┘
 //
 // A command answers through a promise. When the loop ends, commands that it did not run are dropped: their callers get
@@ -17,6 +17,7 @@
 // neither of them again.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
@@ -35,6 +36,15 @@ namespace larder {
 
 // In a catch block: what the exception says.
 [[nodiscard]] std::string exception_text();
+
+enum class CommandKind : std::uint8_t { kLooks, kChanges };
+
+// How long the caller of a command waits for its answer. The loop may be in the middle of a long step when a limit
+// ends: what changes something is worth a little more time. Who looks takes the last numbers instead.
+[[nodiscard]] constexpr Nanos answer_wait(Nanos limit, CommandKind kind) {
+  constexpr Nanos kGrace = std::chrono::seconds(5), kLongest = std::chrono::hours(24);
+  return std::min(limit, kLongest) + (kind == CommandKind::kLooks ? Nanos{0} : kGrace);
+}
 
 class SchedulerImpl final : public Scheduler {
  public:
@@ -68,9 +78,6 @@ class SchedulerImpl final : public Scheduler {
     Ticket ticket = 0;
     bool is_finished = false;  // else cancelled
   };
-  enum class CommandKind : std::uint8_t { kLooks, kChanges };
-  // The loop may be in the middle of a long step when a limit ends: its answer is worth a little more time.
-  static constexpr Nanos kAnswerGrace = std::chrono::seconds(5), kLongestWait = std::chrono::hours(24);
   struct Waiter {
     TimePoint deadline;
     std::function<bool()> try_now;  // true: answered
@@ -110,7 +117,8 @@ class SchedulerImpl final : public Scheduler {
   void shut_down();
   void fail() noexcept LARDER_EXCLUDES(mutex_);  // in a catch block
   [[nodiscard]] SchedulerStats snapshot();
-  [[nodiscard]] StorageView view_storage() const;  // the loop's thread
+  // The loop's thread. Who looks while a long step runs gets what this said last.
+  StorageView view_storage() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Result<StorageView> look_at_storage(Nanos limit);
   [[nodiscard]] Result<PreparedStorage> switch_now(PreparedStorage& next);
   void set_policies(const AttachRequest& request);
@@ -141,7 +149,7 @@ class SchedulerImpl final : public Scheduler {
   std::vector<std::unique_ptr<Sequence>> submitted_ LARDER_GUARDED_BY(mutex_);
   std::vector<Leaving> leaving_ LARDER_GUARDED_BY(mutex_);
   std::vector<Command> commands_ LARDER_GUARDED_BY(mutex_);
-  std::size_t waiting_ LARDER_GUARDED_BY(mutex_) = 0;  // in the loop's line, as of its last look at the mailbox
+  std::size_t waiting_ LARDER_GUARDED_BY(mutex_) = 0;  // in the loop's line, as of its last mail or admission
   Ticket next_ticket_ LARDER_GUARDED_BY(mutex_) = 1;
   bool is_stopping_ LARDER_GUARDED_BY(mutex_) = false;
   Status failure_ LARDER_GUARDED_BY(mutex_);  // not ok: stopping because of an exception
@@ -164,7 +172,7 @@ Result<T> SchedulerImpl::call(std::function<void(Promise<T>)> ask, Nanos limit, 
       *thrown = internal_error("the scheduler could not answer: " + exception_text());
     }
   }));
-  if (answer.wait_for(std::min(limit, kLongestWait) + kAnswerGrace) != std::future_status::ready) {
+  if (answer.wait_for(answer_wait(limit, kind)) != std::future_status::ready) {
     return deadline_exceeded("the scheduler is busy; the request may still be carried out");
   }
   try {

@@ -34,12 +34,12 @@ struct Sequence {
   std::uint64_t prompt = 0;    // tokens of the prompt
   std::uint64_t computed = 0;  // tokens that the engine has processed or the cache restored
 
-  std::optional<RequestId> id;    // set once begun in the cache
-  CachedTokens cached;            // of the (last) start
-  std::uint32_t overtaken = 0;    // requests behind it that started while it had no room
-  std::uint32_t restarts = 0;     // load-backs that failed
-  std::uint32_t retracts = 0;     // times it was set aside for others
-  std::uint64_t start_order = 0;  // grows with every start; 0: never started
+  std::optional<RequestId> id;       // set once begun in the cache
+  CachedTokens cached;               // of the (last) start
+  std::uint32_t overtaken = 0;       // requests behind it that started while it had no room
+  std::uint32_t restarts = 0;        // load-backs that failed since it was retracted last
+  std::uint32_t stall_retracts = 0;  // times it was set aside because nothing moved
+  std::uint64_t start_order = 0;     // grows with every start; 0: never started
   double queue_seconds = 0;
   double ttft_seconds = 0;  // 0: no token yet
   TimePoint last_token;

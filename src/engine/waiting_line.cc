@@ -39,21 +39,24 @@ std::vector<std::unique_ptr<Sequence>> WaitingLine::take_all() {
 WaitingLine::Outcome WaitingLine::admit(std::size_t places, const std::function<StartAnswer(Sequence&)>& try_start) {
   Outcome outcome;
   std::vector<Sequence*> refused;
-  std::size_t at = 0;
-  for (std::size_t looked = 0; looked < kLookAhead && at < line_.size() && outcome.started.size() < places; ++looked) {
+  std::size_t at = 0, looked = 0;
+  while (looked < kLookAhead && at < line_.size() && outcome.started.size() < places) {
     const auto take_here = [&] {
       std::unique_ptr<Sequence> sequence = std::move(line_[at]);
       line_.erase(line_.begin() + static_cast<std::ptrdiff_t>(at));
       return sequence;
     };
     Sequence& sequence = *line_[at];
-    switch (try_start(sequence)) {
+    const StartAnswer answer = try_start(sequence);
+    looked += answer == StartAnswer::kWaitsForStorage ? 0 : 1;
+    switch (answer) {
       case StartAnswer::kStarted:
         outcome.started.push_back(take_here());
         for (Sequence* passed : refused) ++passed->overtaken;
         break;
       case StartAnswer::kFailed: outcome.failed.push_back(take_here()); break;
       case StartAnswer::kWaitsForStorage:
+      case StartAnswer::kAsksStorage:
         outcome.any_waits_for_storage = true;
         ++at;
         break;

@@ -4,14 +4,15 @@
 // Purpose: first come, first served among equal priorities, without letting one that cannot start now hold up those
 // that can. Rules:
 //  - Higher priority first, then arrival.
-//  - A request that still waits for storage is passed over: the wait is bounded by its prefetch policy, and holding the
-//    others up would not make storage faster.
+//  - A request that still waits for storage is passed over, however many there are: the wait is bounded by its prefetch
+//    policy, and holding the others up would not make storage faster.
 //  - A request for which the device has no room is passed over at most kMaxOvertakes times; then nobody behind it
 //  starts
 //    before it does. Running requests end, so it starts in the end: no starvation among equals.
-//  - One turn looks at kLookAhead requests and meets at most kMaxRefusals refusals: a turn's cost is bounded.
+//  - One turn tries to start kLookAhead requests, and meets at most kMaxRefusals refusals. Those that wait for storage
+//    cost a look each, and there are at most as many as the line has (--max-queued-requests bounds it).
 //
-// Threads: confined to the loop thread. Cost: O(look-ahead) per turn, O(n) to add or take.
+// Threads: confined to the loop thread. Cost: O(n) looks and kLookAhead tries per turn, O(n) to add or take.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,13 @@
 
 namespace larder {
 
-enum class StartAnswer : std::uint8_t { kStarted, kWaitsForStorage, kNoRoom, kFailed };
+enum class StartAnswer : std::uint8_t {
+  kStarted,
+  kWaitsForStorage,  // found by a look
+  kAsksStorage,      // found by a try: it has just begun to wait
+  kNoRoom,
+  kFailed
+};
 
 class WaitingLine {
  public:

@@ -98,16 +98,30 @@ TEST(WaitingLine, WhoDoesNotFitIsOvertakenOnlySoOften) {
   EXPECT_EQ(line.admit(1, std::ref(script)).started.at(0)->ticket, 1u);
 }
 
-TEST(WaitingLine, OneTurnIsBounded) {
+TEST(WaitingLine, ManyThatWaitForStorageHoldNobodyUp) {
+  for (const std::size_t waiting : {15u, 16u, 64u, 500u}) {
+    WaitingLine line;
+    Script script;
+    for (Scheduler::Ticket t = 1; t <= waiting; ++t) {
+      line.add(sequence_of(t));
+      script.answers[t] = StartAnswer::kWaitsForStorage;
+    }
+    line.add(sequence_of(waiting + 1));
+    const WaitingLine::Outcome outcome = line.admit(8, std::ref(script));
+    EXPECT_EQ(outcome.started.size(), 1u) << waiting;
+    EXPECT_EQ(line.size(), waiting);
+  }
+}
+
+TEST(WaitingLine, OneTurnTriesToStartOnlySoMany) {
   WaitingLine line;
-  Script storage, room;
+  Script starts, room;
   for (Scheduler::Ticket t = 1; t <= 100; ++t) {
     line.add(sequence_of(t));
-    storage.answers[t] = StartAnswer::kWaitsForStorage;
     room.answers[t] = StartAnswer::kNoRoom;
   }
-  (void)line.admit(8, std::ref(storage));
-  EXPECT_EQ(storage.asked.size(), WaitingLine::kLookAhead);
+  (void)line.admit(100, std::ref(starts));
+  EXPECT_EQ(starts.asked.size(), WaitingLine::kLookAhead);
   (void)line.admit(8, std::ref(room));
   EXPECT_EQ(room.asked.size(), WaitingLine::kMaxRefusals);
 }

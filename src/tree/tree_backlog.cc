@@ -67,6 +67,19 @@ void TreeBacklog::mark(NodeId node, std::uint32_t epoch, bool declined) {
   refresh(node.v);
 }
 
+void TreeBacklog::set_lost(NodeId node, std::uint32_t epoch, const std::array<bool, kComponentCount>& components) {
+  if (!nodes_.exists(node.v)) return;
+  Node& n = nodes_.at(node.v);
+  if (n.stored_epoch != epoch || n.declined) return;
+  Bits lost = 0;
+  for (const ComponentKind c : kAllComponents) {
+    if (components[larder::index_of(c)]) lost = static_cast<Bits>(lost | (n.stored & bit_of(c, Tier::kHost)));
+  }
+  n.stored = clear_bits(n.stored, lost);
+  if ((n.published() & lost) != 0) n.stored_epoch = 0;
+  refresh(node.v);
+}
+
 void TreeBacklog::begin_storing(NodeId node) {
   if (!nodes_.exists(node.v)) return;
   nodes_.at(node.v).is_storing = true;

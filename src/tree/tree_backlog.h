@@ -4,8 +4,9 @@
 // Picture: what becomes of a node that came to the host. Storage that is attached anew, or was cleared, is a new epoch,
 // under which all of them wait again.
 //
-//              begin_storing()                  set_stored()    storage has it    ─┐ out of the backlog, until a
-//   waits ─────────────────────► being given ─┬─ set_declined()  it is not wanted ─┘ component comes that is new to it
+//              begin_storing()                  set_stored()    storage has it    ─┐ out of the backlog, until
+//              set_lost(),
+//   waits ─────────────────────► being given ─┬─ set_declined()  it is not wanted ─┘ or a component comes that is new
 //     ▲ ▲                                     │
 //     │ └───────── end_storing(rests: no) ────┤
 //     └─ wake_resting() ── rests ◄── end_storing(rests: yes)
@@ -55,11 +56,15 @@ class TreeBacklog {
   [[nodiscard]] std::vector<NodeId> unstored(std::uint32_t epoch, std::size_t limit, NodeId after = {}) const;
 
   // Storage has everything that the node has on the host now. Forgotten when a component is published there that was
-  // not there at the time; not when a copy comes back.
+  // not there at the time, or was lost since; not when a copy comes back.
   void set_stored(NodeId node, std::uint32_t epoch);
   // Storage was asked to take it and does not want it: unstored() passes it over, until a component comes to the host
   // that storage was not asked about.
   void set_declined(NodeId node, std::uint32_t epoch);
+
+  // Storage said that it does not have these components of the node, in part at least: what it had is forgotten. Not
+  // of what it declined.
+  void set_lost(NodeId node, std::uint32_t epoch, const std::array<bool, kComponentCount>& components);
 
   // Storage is being given the node: unstored() passes it over until end_storing(). A split makes both halves alike.
   void begin_storing(NodeId node);

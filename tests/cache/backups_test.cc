@@ -70,9 +70,9 @@ TEST(BackupsTest, ACopyThatNobodyTakesFails) {
   const NodeId a = rig.add("a");
   rig.transfer->refusal = overloaded("no stream");
   rig.backups->by_policy(a, 0);
-  EXPECT_EQ(rig.tiers->ops().live(OpKind::kBackup), 1u);
+  EXPECT_EQ(rig.tiers->ops().places().live(OpKind::kBackup), 1u);
   rig.poll();
-  EXPECT_EQ(rig.tiers->ops().live(OpKind::kBackup), 0u);
+  EXPECT_EQ(rig.tiers->ops().places().live(OpKind::kBackup), 0u);
   EXPECT_TRUE(rig.backups->take_failure());
   EXPECT_EQ(rig.host->free_blocks(), rig.host->total_blocks());
 }

@@ -21,6 +21,7 @@ class HoldingBackend final : public StorageBackend {
  public:
   std::deque<std::function<void()>> held;  // answers
   std::size_t reads = 0;                   // that were begun
+  Status read_status;                      // of each page, when it is answered
 
   [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
@@ -32,7 +33,7 @@ class HoldingBackend final : public StorageBackend {
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
     ++reads;
     held.push_back(
-        [done, items = request.items.size()] { done(ReadResult{std::vector<Status>(items, Status::ok())}); });
+        [this, done, items = request.items.size()] { done(ReadResult{std::vector<Status>(items, read_status)}); });
     return Status::ok();
   }
   [[nodiscard]] Status submit_write(WriteRequest, WriteDone) override { return unsupported("no"); }
@@ -96,6 +97,16 @@ class FetchRig {
     tiers->prefetcher().enter(id, space_, tokens);
     return id;
   }
+  // Prompts that read one page after another, and together take all places of storage.
+  void fill_places() {
+    while (tiers->ops().places().has_room(OpKind::kExists)) (void)enter(10);
+    const std::size_t places = under_way();
+    for (std::size_t i = 0; i < places; ++i) work();
+    EXPECT_EQ(under_way(), places);
+    EXPECT_EQ(tiers->ops().places().open(OpKind::kRead), places);
+  }
+  // What its start asks, at its turn.
+  [[nodiscard]] bool asks_again(RequestId id) { return tiers->prefetcher().asks_again(id, restorable(id)); }
   [[nodiscard]] std::uint64_t restorable(RequestId id) {
     return tiers->tree().match(space_, prompts_.at(id.v)).any.at.pages;
   }
@@ -118,7 +129,7 @@ class FetchRig {
     poll();
   }
   [[nodiscard]] std::size_t under_way() const {
-    return tiers->ops().open(OpKind::kExists) + tiers->ops().open(OpKind::kRead);
+    return tiers->ops().places().open(OpKind::kExists) + tiers->ops().places().open(OpKind::kRead);
   }
 
   sim::SimClock clock;
@@ -222,6 +233,71 @@ TEST(FetchLimits, WhatOneOfTwoQueuesForGoesOn) {
   for (int i = 0; i < 20; ++i) rig.storage.held.empty() ? rig.poll() : rig.work();
   EXPECT_EQ(rig.storage.reads, 8u);
   EXPECT_EQ(rig.restorable(id), 8u);
+}
+
+// Each page that comes gives its place to the next one of the same prompt.
+TEST(FetchLimits, ANewcomerWaitsWhereAllPlacesAreTaken) {
+  for (const PrefetchPolicy policy : {PrefetchPolicy::kWaitComplete, PrefetchPolicy::kTimeout}) {
+    FetchRig rig({.policy = policy, .max_operations = 16});
+    rig.fill_places();
+    const RequestId next = rig.enter(10);
+    EXPECT_TRUE(rig.asks_again(next));
+    EXPECT_TRUE(rig.tiers->prefetcher().waits_for_turn(next));
+    for (int i = 0; i < 200 && (rig.tiers->prefetcher().is_waiting(next) || rig.asks_again(next)); ++i) rig.work();
+    EXPECT_EQ(rig.restorable(next), 10u);
+    EXPECT_EQ(rig.tiers->counters().prefetch_refused, 1u) << "it asked more than once, and is counted once";
+  }
+}
+
+// What it waits for its place counts like what it waits for the fetch.
+TEST(FetchLimits, ANewcomerWaitsAsLongAsItsPolicySays) {
+  FetchRig rig({.max_operations = 16});
+  rig.fill_places();
+  const RequestId next = rig.enter(10);
+  EXPECT_TRUE(rig.asks_again(next));
+  rig.clock.advance(std::chrono::milliseconds(999));
+  rig.poll();
+  EXPECT_TRUE(rig.asks_again(next));
+  rig.clock.advance(std::chrono::milliseconds(2));
+  rig.poll();
+  EXPECT_FALSE(rig.tiers->prefetcher().waits_for_turn(next));
+  EXPECT_FALSE(rig.asks_again(next));
+}
+
+TEST(FetchLimits, BestEffortWaitsForNoPlace) {
+  FetchRig rig({.policy = PrefetchPolicy::kBestEffort, .max_operations = 16});
+  rig.fill_places();
+  EXPECT_FALSE(rig.asks_again(rig.enter(10)));
+}
+
+// Of sixteen places a fetch leaves two free, so that the next ones can ask, and read one page after another.
+TEST(FetchLimits, ALongFetchLeavesPlacesForOthers) {
+  FetchRig rig({.max_operations = 64, .host_pages = 256});
+  (void)rig.enter(40);
+  rig.work();
+  ASSERT_GE(rig.under_way(), 12u);
+  for (int i = 0; i < 10; ++i) rig.work();
+  ASSERT_LE(rig.under_way(), 14u);
+  const RequestId second = rig.enter(10);
+  EXPECT_TRUE(rig.tiers->prefetcher().is_waiting(second));
+  EXPECT_EQ(rig.tiers->counters().prefetch_refused, 0u);
+  for (int i = 0; i < 200 && rig.tiers->prefetcher().is_waiting(second); ++i) rig.work();
+  EXPECT_EQ(rig.restorable(second), 10u);
+}
+
+// Where the reads' own deadline is what ended them, their answers may come before the timer of the wait.
+TEST(FetchLimits, SlowStorageIsNotFailedStorage) {
+  for (const bool is_late : {false, true}) {
+    FetchRig rig({});
+    const RequestId id = rig.enter(10);
+    rig.work();
+    ASSERT_GT(rig.storage.reads, 0u);
+    if (is_late) rig.clock.advance(std::chrono::seconds(2));
+    rig.storage.read_status = deadline_exceeded("the wait for it is over");
+    while (!rig.storage.held.empty()) rig.storage.answer();
+    rig.poll();
+    EXPECT_EQ(rig.tiers->prefetcher().fetched(id).trouble, is_late ? FetchTrouble::kLate : FetchTrouble::kFailed);
+  }
 }
 
 }  // namespace

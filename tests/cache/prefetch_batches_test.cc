@@ -285,6 +285,46 @@ TEST(PrefetchBatches, AllFetchesOfARequestHaveOneLimit) {
 }
 
 // A queue of storage's may have room for those that wait only: these do not stand behind what it does not take.
+// When the first request gives up, it asks for itself.
+TEST(PrefetchBatches, WhoJoinsLateWaitsAsLongAsItMay) {
+  for (const bool comes : {true, false}) {
+    HarnessOptions o = page_by_page(Shape::kFullMamba);
+    o.config.prefetch_timeout_base = std::chrono::seconds(10);
+    o.config.prefetch_timeout_per_ki_token = Nanos{0};
+    Batches h(o);
+    h.answered = 0;
+    const auto waits = [&](const Harness::Job& job) { return h.cache->phase(job.id) == RequestPhase::kPrefetching; };
+    const auto pass = [&](int milliseconds) {
+      h.clock.advance(std::chrono::milliseconds(milliseconds));
+      h.work();
+    };
+    Harness::Job first = h.begin(prompt_of(kBatchTokens), 1);
+    h.work();
+    pass(9990);
+    Harness::Job second = h.begin(prompt_of(kBatchTokens), 1);
+    ASSERT_EQ(h.cache->counters().prefetch_shared, 1u);
+    pass(11);
+    EXPECT_FALSE(waits(first));
+    EXPECT_EQ(h.cache->counters().prefetch_late, 1u);
+    EXPECT_EQ(h.cache->start(second.id).status().code(), StatusCode::kOverloaded) << "it asks for itself";
+    EXPECT_TRUE(waits(second));
+    pass(9900);
+    EXPECT_TRUE(waits(second));
+    if (comes) {
+      h.backend->script = {};
+      (void)h.backend->release();
+      h.work();
+    } else {
+      pass(100);
+    }
+    EXPECT_FALSE(waits(second));
+    EXPECT_EQ(h.cache->counters().prefetch_late, comes ? 1u : 2u);
+    EXPECT_EQ(h.start(second), comes ? kPages * 4 : 0u);
+    h.cache->abort(first.id);
+    h.end(second);
+  }
+}
+
 TEST(PrefetchBatches, WhatIsWaitedForGoesFirst) {
   HarnessOptions o = page_by_page(Shape::kFull, PrefetchPolicy::kBestEffort);
   Harness h(o);

@@ -17,10 +17,12 @@ class QueuedRequestsTest : public ::testing::Test {
  protected:
   QueuedRequestsTest() {
     sink_.host = host_.get();
+    config_.prefetch_policy = PrefetchPolicy::kWaitComplete;
     config_.prefetch_wait_limit = seconds(100);
     space_ = tree_.spaces().open(namespace_digest(model_, {}), {}, PathHash());
   }
   QueuedRequest& enter(std::uint64_t id) { return queue_.enter(RequestId(id), space_, tokens_, clock_.now()); }
+  void wait_for_turn(QueuedRequest& r) { queue_.wait_for_turn(r, clock_.now()); }
   // Time passes. Whose wait for its turn is over; 0: nobody's.
   std::uint64_t pass(Nanos by) {
     clock_.advance(by);
@@ -54,7 +56,7 @@ class QueuedRequestsTest : public ::testing::Test {
 
 TEST_F(QueuedRequestsTest, WhoBeganToQueueFirstGivesUpFirst) {
   for (const std::uint64_t id : {5, 3, 9}) {
-    queue_.wait_for_turn(enter(id));
+    wait_for_turn(enter(id));
     EXPECT_EQ(pass(seconds(10)), 0u);
   }
   EXPECT_EQ(pass(seconds(69)), 0u);
@@ -68,16 +70,40 @@ TEST_F(QueuedRequestsTest, WhoBeganToQueueFirstGivesUpFirst) {
 // A request that was retracted queues anew, behind those that have waited meanwhile, though its id is a smaller one.
 // The defect: it took the turn of its id, the timer was its own, and the others waited beyond their limit.
 TEST_F(QueuedRequestsTest, WhoWasRetractedIsLast) {
-  queue_.wait_for_turn(enter(1));
-  queue_.wait_for_turn(enter(2));
+  wait_for_turn(enter(1));
+  wait_for_turn(enter(2));
   EXPECT_EQ(pass(seconds(50)), 0u);
   queue_.start(*queue_.find(RequestId(1)));
   EXPECT_EQ(pass(seconds(30)), 0u);
   EXPECT_EQ(queue_.find(RequestId(1)), nullptr) << "no fetch is under way for it";
   // It is retracted.
-  queue_.wait_for_turn(enter(1));
+  wait_for_turn(enter(1));
   EXPECT_EQ(pass(seconds(20)), 2u) << "a hundred seconds after it began to queue";
   EXPECT_EQ(pass(seconds(79)), 0u);
+  EXPECT_EQ(pass(seconds(1)), 1u);
+  for (const std::uint64_t id : {1, 2}) queue_.leave(*queue_.find(RequestId(id)));
+}
+
+// With timeout each has the time that a fetch may take before anything is known of it, what it waited before included.
+TEST_F(QueuedRequestsTest, WithTimeoutEachHasALimitOfItsOwn) {
+  config_.prefetch_policy = PrefetchPolicy::kTimeout;
+  config_.prefetch_timeout_base = seconds(10);
+  QueuedRequest& first = enter(1);
+  QueuedRequest& second = enter(2);
+  EXPECT_EQ(pass(seconds(50)), 0u) << "they queue, and wait for nothing";
+  wait_for_turn(second);
+  EXPECT_EQ(pass(seconds(6)), 0u);
+  wait_for_turn(first);
+  wait_for_turn(second);
+  EXPECT_TRUE(queue_.waits_for_turn(second));
+  EXPECT_EQ(pass(seconds(4)), 2u);
+  EXPECT_TRUE(second.gave_up);
+  EXPECT_FALSE(queue_.waits_for_turn(second));
+  queue_.take_turn(first, clock_.now());
+  EXPECT_FALSE(queue_.waits_for_turn(first));
+  EXPECT_EQ(pass(seconds(20)), 0u);
+  wait_for_turn(first);
+  EXPECT_EQ(pass(seconds(5)), 0u);
   EXPECT_EQ(pass(seconds(1)), 1u);
   for (const std::uint64_t id : {1, 2}) queue_.leave(*queue_.find(RequestId(id)));
 }

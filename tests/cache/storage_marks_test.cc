@@ -68,6 +68,89 @@ TEST(StorageMarks, StateThatCameDuringAWriteIsWrittenToo) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// A request that runs keeps the path of prompt_of(65) on the device. Its state, and what the host had, are gone.
+class Lost : public Harness {
+ public:
+  explicit Lost(Shape shape) : Harness(roomy(shape)) {
+    backend->saw_write = [this](const WriteRequest&) { ++writes; };
+    (void)run(prompt_of(65), 1);
+    settle();
+    keeper_ = begin(prompt_of(65), 100);
+    for (int i = 0; i < 20 && !keeper_.started; ++i) {
+      (void)advance(keeper_, 8);
+      work();
+    }
+    (void)cache->flush();
+    writes = 0;
+  }
+  void work() {
+    (void)run_background(100);
+    (void)cache->poll(Nanos{0});
+  }
+  void run_again() {
+    (void)run(prompt_of(65), 1);
+    for (int i = 0; i < 50; ++i) work();
+  }
+  // Tokens that storage alone has of it.
+  [[nodiscard]] std::uint64_t stored() {
+    cache->abort(keeper_.id);
+    settle();
+    (void)cache->flush();
+    const std::uint64_t tokens = run(prompt_of(65), 1).storage;
+    settle();
+    EXPECT_EQ(failure, "");
+    EXPECT_EQ(check_clean(), "");
+    return tokens;
+  }
+  std::size_t writes = 0;
+
+ private:
+  static HarnessOptions roomy(Shape shape) {
+    HarnessOptions o = eager_options(shape);
+    o.device = {200, 200, 40};
+    o.host_slots = 400;
+    return o;
+  }
+  Job keeper_;
+};
+
+TEST(StorageMarks, WhatStorageLostIsStoredAnew) {
+  for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
+    Lost h(shape);
+    ASSERT_TRUE(h.backend->submit_clear(nullptr, [](Status) {}).is_ok());  // its own eviction: nobody is told
+    (void)h.executor.run_all();
+    h.run_again();
+    EXPECT_GT(h.writes, 0u) << shape_name(shape);
+    EXPECT_EQ(h.stored(), 64u) << shape_name(shape);
+  }
+}
+
+// It says that it has the state, and what comes is none.
+TEST(StorageMarks, WhatStorageDamagedIsStoredAnew) {
+  for (const StatusCode code : {StatusCode::kCorrupt, StatusCode::kNotFound}) {
+    Lost h(Shape::kFullMamba);
+    h.backend->read_item = [&](const ReadItem& item, std::size_t) {
+      return h.model.find_pool(item.pool)->component == ComponentKind::kMamba ? Status(code, "lost") : Status::ok();
+    };
+    h.run_again();
+    h.backend->read_item = {};
+    EXPECT_GT(h.writes, 0u);
+    EXPECT_EQ(h.stored(), 64u);
+  }
+}
+
+// What it cannot say or give now, it may have still.
+TEST(StorageMarks, WhatStorageFailsToAnswerIsNotStoredAnew) {
+  for (const Call fails : {Call::kExists, Call::kRead}) {
+    Lost h(Shape::kFullMamba);
+    h.backend->script = [&](Call call, std::size_t) { return call == fails ? Fault::kFail : Fault::kNone; };
+    h.run_again();
+    h.backend->script = {};
+    EXPECT_EQ(h.writes, 0u);
+    EXPECT_EQ(h.stored(), 64u);
+  }
+}
+
 // A read that hung until its request gave up: after a detach nobody waits for it any more.
 TEST(StorageMarks, DetachLeavesNoReadThatWasGivenUp) {
   HarnessOptions o = eager_options(Shape::kFullMamba);
