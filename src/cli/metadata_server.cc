@@ -216,6 +216,12 @@ int serve_metadata(const ServerOptions& o) {
               (*server)->url().c_str(), counted_text(stored, "key").c_str(),
               o.directory.empty() ? "in memory: a restart forgets everything" : ("journal " + o.directory).c_str());
   std::fflush(stdout);
+  if (o.directory.empty()) {
+    log_warning("metadata",
+                "metadata server without --directory: a restart forgets all keys and namespaces, and gives pages out "
+                "anew at once, whoever is still writing to them; SGLang's own client gets 404 then until its server is "
+                "started anew");
+  }
 
   tell_service_is_ready();
   (void)signals.wait();

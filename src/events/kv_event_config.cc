@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "events/kv_event_config.h"
 
+#include <charconv>
 #include <optional>
 
 #include "config/parse_tree.h"
@@ -42,9 +43,21 @@ Status read_count(const TreeEntry& entry, std::uint64_t& out) {
   return Status::ok();
 }
 
+// ZeroMQ takes the lower 16 bits of what is too large.
+bool is_port(std::string_view text) {
+  if (text == "*") return true;
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
 Status check_endpoint(std::string_view key, std::string_view endpoint) {
-  for (const std::string_view scheme : {"tcp://", "ipc://"}) {
-    if (endpoint.starts_with(scheme) && endpoint.size() > scheme.size()) return Status::ok();
+  constexpr std::string_view kTcp = "tcp://", kIpc = "ipc://";
+  if (endpoint.starts_with(kIpc) && endpoint.size() > kIpc.size()) return Status::ok();
+  const std::size_t colon = endpoint.rfind(':');
+  if (endpoint.starts_with(kTcp) && colon > kTcp.size()) {
+    if (is_port(endpoint.substr(colon + 1))) return Status::ok();
+    return wrong(key, "'" + std::string(endpoint) + "' needs a port from 0 to 65535, or *, at its end");
   }
   return wrong(key,
                "'" + std::string(endpoint) + "' is no endpoint; expected tcp://HOST:PORT, tcp://*:PORT or ipc://PATH");

@@ -33,6 +33,10 @@ TEST(KvEventConfig, AConfigurationOfSglangMeansTheSame) {
   EXPECT_EQ(config->topic, "kv");
   EXPECT_EQ(config->form, KvEventForm::kMaps);
   EXPECT_FALSE(config->all_components);
+  for (const char* endpoint : {"tcp://*:*", "tcp://h:0", "tcp://[::]:65535", "tcp://eth0;10.0.0.1:5557", "ipc://a:b"}) {
+    const std::string text = R"({"endpoint":")" + std::string(endpoint) + R"("})";
+    EXPECT_TRUE(parse_kv_event_config(text).is_ok()) << endpoint;
+  }
   EXPECT_TRUE(parse_kv_event_config(R"({"replay_endpoint":null,"bind":null,"format":"dynamo"})").is_ok());
 }
 
@@ -59,6 +63,12 @@ TEST(KvEventConfig, WhatIsWrongIsNamed) {
            std::pair{R"({"endpoints":"x"})", "endpoints: no such key; there are publisher"},
            std::pair{R"({"endpoint":"localhost:5557"})", "endpoint: 'localhost:5557' is no endpoint; expected tcp://"},
            std::pair{R"({"endpoint":"tcp://"})", "endpoint: 'tcp://' is no endpoint"},
+           std::pair{R"({"endpoint":"tcp://host"})", "endpoint: 'tcp://host' is no endpoint"},
+           std::pair{R"({"endpoint":"tcp://:5557"})", "endpoint: 'tcp://:5557' is no endpoint"},
+           std::pair{R"({"endpoint":"tcp://*:"})", "endpoint: 'tcp://*:' needs a port from 0 to 65535"},
+           std::pair{R"({"endpoint":"tcp://*:70000"})", "endpoint: 'tcp://*:70000' needs a port from 0 to 65535"},
+           std::pair{R"({"replay_endpoint":"tcp://[::1]"})", "replay_endpoint: 'tcp://[::1]' needs a port"},
+           std::pair{R"({"endpoint":"tcp://*:-1"})", "endpoint: 'tcp://*:-1' needs a port"},
            std::pair{R"({"replay_endpoint":"udp://x"})", "replay_endpoint: 'udp://x' is no endpoint"},
            std::pair{R"({"hwm":0})", "hwm: expected a whole number from 1"},
            std::pair{R"({"buffer_steps":2147483647})", "buffer_steps: expected a whole number from 1"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events of pages on ZeroMQ sockets, as SGLang and vLLM publish theirs.
 //
-//   cache thread ── take() ──► queue ──► publisher's thread ──► PUB    frames: topic, number (u64, big-endian), batch
+//   cache thread ── take() ──► queue ──► publisher's thread ──► XPUB   frames: topic, number (u64, big-endian), batch
 //                                             │ keeps batches
 //                                             └──────────────► ROUTER  asked with a number: the batches from there on
 //                                             as
@@ -9,10 +9,11 @@
 //                                                                      (KvEventForm::kArrays: without the topic)
 //
 // Batches are numbered one after another, from the microseconds since 1970 at the start: after a start anew readers see
-// a gap. Who sees a gap asks for what is missing; who asks for what is not kept any more, or for more than there was,
-// gets what there is, and soon a batch for everybody that begins with AllBlocksCleared and then tells all that is
-// there. The same after events were dropped because the queue was full. So a router that starts late subscribes, asks
-// from 0, and knows.
+// a gap (or, if the clock was set back, a number that is not above the last). Who sees a gap asks for what is missing;
+// who asks for what is not kept any more, or for more than there was, gets what there is, and soon a batch for
+// everybody that begins with AllBlocksCleared and then tells all that is there. The same after events were dropped
+// because the queue was full, and, where nobody can ask (no replay endpoint), after each new subscription. So a router
+// that starts late subscribes, asks from 0, and knows.
 //
 // Threads: take() and wish() on the cache thread; one thread of its own, and one of ZeroMQ's. The destructor publishes
 // what waits and gives subscribers a second to take it.

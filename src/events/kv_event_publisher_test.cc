@@ -9,6 +9,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 #include <zmq.hpp>
 #include <zmq_addon.hpp>
@@ -41,16 +43,23 @@ class KvEventPublisherTest : public testing::Test {
     config.endpoint = config.replay_endpoint = "tcp://127.0.0.1:*";
     config.buffer_steps = buffer_steps;
     config.topic = "kv";
-    auto opened = open_kv_event_publisher(config, {.form = form, .page_size = 1}, &metrics_);
-    ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
-    publisher_ = std::move(opened).value();
-    subscriber_ = zmq::socket_t(context_, zmq::socket_type::sub);
-    subscriber_.set(zmq::sockopt::subscribe, "kv");
-    subscriber_.set(zmq::sockopt::linger, 0);
-    subscriber_.connect(publisher_->endpoint());
+    open_with(config);
+    subscriber_ = subscribe("kv");
     reader_ = zmq::socket_t(context_, zmq::socket_type::dealer);
     reader_.set(zmq::sockopt::linger, 0);
     reader_.connect(publisher_->replay_endpoint());
+  }
+  void open_with(const KvEventConfig& config) {
+    auto opened = open_kv_event_publisher(config, {.form = form_, .page_size = 1}, &metrics_);
+    ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
+    publisher_ = std::move(opened).value();
+  }
+  zmq::socket_t subscribe(std::string_view topic) {
+    zmq::socket_t subscriber(context_, zmq::socket_type::sub);
+    subscriber.set(zmq::sockopt::subscribe, topic);
+    subscriber.set(zmq::sockopt::linger, 0);
+    subscriber.connect(publisher_->endpoint());
+    return subscriber;
   }
   void TearDown() override {
     subscriber_.close();
@@ -173,6 +182,33 @@ TEST_F(KvEventPublisherTest, WhoAsksForWhatIsNotKeptHasAllToldAnew) {
   EXPECT_EQ(replayed().size(), 4u);
   EXPECT_TRUE(comes_to_want_all());
   EXPECT_EQ(publisher_->wish(), KvEventSink::Wish::kChanges) << "said once";
+}
+
+TEST_F(KvEventPublisherTest, WhoCannotAskHasAllToldAnewWhenItSubscribes) {
+  KvEventConfig config;
+  config.endpoint = "tcp://127.0.0.1:*";
+  config.topic = "kv";
+  open_with(config);
+  publish(1);
+  // The second subscribes to what the first has subscribed to.
+  for (int i = 0; i < 2; ++i) {
+    zmq::socket_t other = std::exchange(subscriber_, subscribe("kv"));
+    EXPECT_TRUE(comes_to_want_all());
+    publisher_->take({{KvEventKind::kCleared, {}, {}, {}, {}, {}, {}},
+                      {KvEventKind::kStored, ComponentKind::kFull, Tier::kDevice, {7}, {}, {1}, {}}});
+    const std::optional<Received> beginning = receive(kPatience);
+    ASSERT_TRUE(beginning);
+    EXPECT_EQ(beginning->batch[1][0].at("type"), "AllBlocksCleared");
+    EXPECT_EQ(beginning->batch[1][1].at("block_hashes")[0], 7);
+    if (i == 0) continue;
+    zmq::socket_t stranger = subscribe("other"), rude(context_, zmq::socket_type::xsub);
+    rude.set(zmq::sockopt::linger, 0);
+    rude.connect(publisher_->endpoint());
+    (void)rude.send(zmq::str_buffer("kv is no subscription"), zmq::send_flags::none);
+    publish(8);
+    EXPECT_TRUE(receive(kPatience));
+    EXPECT_EQ(publisher_->wish(), KvEventSink::Wish::kChanges) << "said once a subscription to this topic";
+  }
 }
 
 TEST_F(KvEventPublisherTest, NumbersOfAProcessThatStartsAnewAreLarger) {

@@ -27,6 +27,7 @@ constexpr std::int64_t kMostRequestBytes = 1024;                // of a frame th
 constexpr int kLingerMilliseconds = 1000;
 constexpr int kHeartbeatMilliseconds = 10'000, kHeartbeatPatience = 30'000;  // peers that are gone hold no memory
 constexpr std::uint64_t kEndOfReplay = ~std::uint64_t{0};                    // -1
+constexpr int kSubscriptionsPerTurn = 100;
 
 bool names_loopback(std::string_view endpoint) {
   return endpoint.find("//127.") != std::string_view::npos || endpoint.find("//localhost:") != std::string_view::npos;
@@ -129,6 +130,7 @@ class ZmqPublisher final : public KvEventPublisher {
   [[nodiscard]] bool is_stopping() LARDER_EXCLUDES(mutex_);
   [[nodiscard]] std::optional<TakenBatch> next_taken() LARDER_EXCLUDES(mutex_);
   void publish(const TakenBatch& batch);
+  void look_at_subscriptions();
   void answer_one();
   void replay_from(const zmq::message_t& reader, std::uint64_t first);
 
@@ -149,7 +151,7 @@ class ZmqPublisher final : public KvEventPublisher {
   // owned by the thread once it runs
   zmq::context_t context_{1};
   zmq::socket_t out_, readers_;
-  // Those of a process that starts anew are larger than any before.
+  // Those of a process that starts anew are larger than any before, unless the clock was set back.
   const std::uint64_t first_number_ = static_cast<std::uint64_t>(unix_seconds_now() * 1e6);
   std::uint64_t next_number_ = first_number_;
   std::deque<Kept> kept_;
@@ -176,7 +178,8 @@ Status ZmqPublisher::open_socket(zmq::socket_t& socket, std::string_view key, co
 
 Status ZmqPublisher::open() {
   if (wake_ < 0) return internal_error(std::string("KV events: eventfd: ") + std::strerror(errno));
-  out_ = zmq::socket_t(context_, zmq::socket_type::pub);
+  out_ = zmq::socket_t(context_, zmq::socket_type::xpub);
+  out_.set(zmq::sockopt::xpub_verbose, true);  // also of a second subscriber to the same topic
   out_.set(zmq::sockopt::sndhwm, static_cast<int>(config_.hwm));
   out_.set(zmq::sockopt::linger, kLingerMilliseconds);
   LARDER_RETURN_IF_ERROR(open_socket(out_, "endpoint", config_.endpoint, config_.binds, endpoint_));
@@ -235,9 +238,10 @@ void ZmqPublisher::run() {
 
 // Until there is something to do. A signal ends it, too.
 void ZmqPublisher::wait() {
-  std::array<zmq::pollitem_t, 2> items = {{{nullptr, wake_, ZMQ_POLLIN, 0}, {readers_.handle(), 0, ZMQ_POLLIN, 0}}};
+  std::array<zmq::pollitem_t, 3> items = {
+      {{nullptr, wake_, ZMQ_POLLIN, 0}, {out_.handle(), 0, ZMQ_POLLIN, 0}, {readers_.handle(), 0, ZMQ_POLLIN, 0}}};
   try {
-    (void)zmq::poll(items.data(), readers_ ? 2 : 1, std::chrono::milliseconds(-1));
+    (void)zmq::poll(items.data(), readers_ ? 3 : 2, std::chrono::milliseconds(-1));
   } catch (const zmq::error_t& error) {
     if (error.num() != EINTR) log_warning("events", error.what());
   }
@@ -249,6 +253,7 @@ void ZmqPublisher::wait() {
 void ZmqPublisher::turn() {
   try {
     while (const std::optional<TakenBatch> batch = next_taken()) publish(*batch);
+    look_at_subscriptions();
     if (readers_) answer_one();
   } catch (const std::exception& error) {  // its number is used up: who sees the gap asks, and all is told anew
     log_warning("events", error.what());
@@ -273,6 +278,17 @@ void ZmqPublisher::publish(const TakenBatch& batch) {
   (void)zmq::send_multipart(out_, frames);
   metrics_.published();
   if (!batch.events.empty() && batch.events.front().kind == KvEventKind::kCleared) metrics_.began();
+}
+
+// Who cannot ask for what was published before is told all anew: it has missed the beginning of this process, as has a
+// subscriber of the one before that connects again.
+void ZmqPublisher::look_at_subscriptions() {
+  zmq::message_t message;
+  for (int left = kSubscriptionsPerTurn; left > 0 && out_.recv(message, zmq::recv_flags::dontwait); --left) {
+    const std::string_view bytes = message.to_string_view();
+    const bool is_of_topic = bytes.starts_with('\1') && config_.topic.starts_with(bytes.substr(1));
+    if (is_of_topic && !readers_) wants_all_.store(true, std::memory_order_release);
+  }
 }
 
 // What a reader asks for: its name, an empty frame, a number.

@@ -4,8 +4,9 @@
 //   1  each namespace, under its lock: mark what can be confirmed. A marked page neither expires nor goes to others.
 //   2  one batch into the journal's queue for all groups that are whole.
 //   3  each namespace, under its lock: publish the items of those, give up those of the others, release.
-// Nothing waits between these, so pages are marked for microseconds. If memory runs out in the first, every group is
-// refused: a mark that stays would keep its page for ever. The others need none. Then the call waits for the journal.
+// Nothing waits between these, so pages are marked for microseconds. Each lock is let go after kKeysPerLock items. If
+// memory runs out in the first, every group is refused: a mark that stays would keep its page for ever. The others need
+// none. Then the call waits for the journal.
 #include <algorithm>
 #include <exception>
 
@@ -43,35 +44,54 @@ Status EmbeddedMetadata::plan_confirm(const ConfirmRequest& request, ConfirmWork
 void EmbeddedMetadata::mark(const ConfirmRequest& request, ConfirmWork& work) {
   for (std::size_t i = 0; i < work.spaces.size(); ++i) {
     Space& space = *work.spaces[i];
-    LockGuard guard(space.mutex);
-    space.table.advance(clock_.now());
-    for (ConfirmWork::Item& item : work.items) {
-      if (item.space != i) continue;
-      item.marked = space.table.mark(request.session, item.item->key, item.ref);
-      if (item.marked == Marked::kRefused) work.refused[item.group] = true;
-    }
+    std::size_t from = 0;
+    do {  // once at least: what is only released rests from now on
+      LockGuard guard(space.mutex);
+      space.table.advance(clock_.now());
+      for (ConfirmWork::Item& item : part_of(work.items, from)) {
+        if (item.space != i) continue;
+        item.marked = space.table.mark(request.session, item.item->key, item.ref);
+        if (item.marked == Marked::kRefused) work.refused[item.group] = true;
+      }
+      from += kKeysPerLock;
+    } while (from < work.items.size());
   }
 }
 
 void EmbeddedMetadata::publish(const ConfirmRequest& request, const ConfirmWork& work) {
   for (std::size_t i = 0; i < work.spaces.size(); ++i) {
     Space& space = *work.spaces[i];
-    LockGuard guard(space.mutex);
-    for (const ConfirmWork::Item& item : work.items) {
-      if (item.space != i || item.marked != Marked::kMarked) continue;
-      if (work.refused[item.group]) {
-        space.table.give_up(request.session, item.item->key, item.ref);
-      } else {
-        space.table.publish(request.session, item.item->key, item.ref);
+    for (std::size_t from = 0; from < work.items.size(); from += kKeysPerLock) {
+      LockGuard guard(space.mutex);
+      for (const ConfirmWork::Item& item : part_of(work.items, from)) {
+        if (item.space != i || item.marked != Marked::kMarked) continue;
+        if (work.refused[item.group]) {
+          space.table.give_up(request.session, item.item->key, item.ref);
+        } else {
+          space.table.publish(request.session, item.item->key, item.ref);
+        }
       }
     }
-    for (const ConfirmWork::Item& item : work.releases) {
-      if (item.space == i) space.table.release(request.session, item.item->key, item.ref);
+    release(request, work, i);
+  }
+}
+
+// What the request releases, and what was cleared meanwhile: that is refused, but still reserved, and its writer has
+// just said that it is done.
+void EmbeddedMetadata::release(const ConfirmRequest& request, const ConfirmWork& work, std::size_t number) {
+  Space& space = *work.spaces[number];
+  for (std::size_t from = 0; from < work.releases.size(); from += kKeysPerLock) {
+    LockGuard guard(space.mutex);
+    for (const ConfirmWork::Item& item : part_of(work.releases, from)) {
+      if (item.space != number) continue;
+      space.table.release(request.session, item.item->key, item.ref, request.released_rest);
     }
-    // What was cleared meanwhile is refused, but still reserved: its writer has just said that it is done.
-    for (const ConfirmWork::Item& item : work.items) {
-      if (item.space != i || item.marked != Marked::kRefused) continue;
-      space.table.release(request.session, item.item->key, item.ref);
+  }
+  for (std::size_t from = 0; from < work.items.size(); from += kKeysPerLock) {
+    LockGuard guard(space.mutex);
+    for (const ConfirmWork::Item& item : part_of(work.items, from)) {
+      if (item.space != number || item.marked != Marked::kRefused) continue;
+      space.table.release(request.session, item.item->key, item.ref, false);
     }
   }
 }

@@ -2,12 +2,23 @@
 // Parts of EmbeddedMetadata that its sources share.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "metadata/embedded_metadata.h"
 
 namespace larder {
+
+inline constexpr std::size_t kKeysPerLock = 1024;  // or pages: a long call lets others in between
+
+// What one lock is taken for.
+template <class Row>
+[[nodiscard]] auto part_of(Row& all, std::size_t from) {
+  return std::span(all).subspan(from, std::min(kKeysPerLock, all.size() - from));
+}
 
 struct EmbeddedMetadata::Space {
   Space(metadata::NamespaceId number, const MetadataNamespace& named, std::uint64_t pages_given,

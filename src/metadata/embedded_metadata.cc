@@ -18,8 +18,19 @@ using metadata::HashedKey;
 using metadata::record_bytes;
 using metadata::Ticket;
 
-constexpr std::size_t kKeysPerLock = 1024;                          // or pages: a long call lets others in between
 constexpr std::uint64_t kGenerationBlock = std::uint64_t{1} << 20;  // one sync of the journal each
+
+std::vector<metadata::ReserveWish> wishes_of(std::span<const ReserveItem> items) {
+  std::vector<metadata::ReserveWish> wishes;
+  wishes.reserve(items.size());
+  for (const ReserveItem& item : items) {
+    const bool follows = !wishes.empty() && item.parent == wishes.back().key.bytes;
+    const std::uint64_t parent =
+        follows ? wishes.back().key.hash : (item.parent.empty() ? 0 : metadata::hash_key(item.parent));
+    wishes.push_back({{item.key, metadata::hash_key(item.key)}, parent});
+  }
+  return wishes;
+}
 
 }  // namespace
 
@@ -119,7 +130,9 @@ Result<std::uint64_t> EmbeddedMetadata::initialize(const MetadataNamespace& name
     Space* space = found == spaces_.end() ? nullptr : found->second.get();
     if (space == nullptr) {
       if (spaces_.size() >= options_.max_namespaces) {
-        return overloaded("the metadata service has " + std::to_string(spaces_.size()) + " namespaces, its limit");
+        return overloaded("the metadata service has " + std::to_string(spaces_.size()) +
+                          " namespaces, its limit (--max-namespaces of larder metadata-server), and forgets none: "
+                          "raise it there, or begin with an empty journal");
       }
       // It is among the others once it is in the journal's queue: a number that is in memory alone would be a gap in
       // the journal.
@@ -156,12 +169,9 @@ Result<std::vector<std::vector<std::optional<PageRef>>>> EmbeddedMetadata::find(
       keys.push_back({key, metadata::hash_key(key)});
     }
     answer[i].resize(keys.size());
-    const std::span<std::optional<PageRef>> out(answer[i]);
-    const std::span<const HashedKey> all(keys);
     for (std::size_t from = 0; from < keys.size(); from += kKeysPerLock) {
-      const std::size_t count = std::min(kKeysPerLock, keys.size() - from);
       LockGuard guard((*space)->mutex);
-      (*space)->table.find(all.subspan(from, count), lease, clock_.now(), out.subspan(from, count));
+      (*space)->table.find(part_of(keys, from), lease, clock_.now(), part_of(answer[i], from));
     }
   }
   return answer;
@@ -197,26 +207,35 @@ Result<std::vector<std::vector<Reserved>>> EmbeddedMetadata::reserve(const Metad
 
 Ticket EmbeddedMetadata::reserve_in(Space& space, const MetadataSession& session, std::span<const ReserveItem> items,
                                     Nanos ttl, std::vector<Reserved>& answer) {
-  std::vector<metadata::ReserveWish> wishes;
-  wishes.reserve(items.size());
-  std::size_t bytes = record_bytes();  // of the generations
-  for (const ReserveItem& item : items) {
-    bytes += record_bytes(item.key.size());
-    const bool follows = !wishes.empty() && item.parent == wishes.back().key.bytes;
-    const std::uint64_t parent =
-        follows ? wishes.back().key.hash : (item.parent.empty() ? 0 : metadata::hash_key(item.parent));
-    wishes.push_back({{item.key, metadata::hash_key(item.key)}, parent});
-  }
-  std::vector<metadata::ReserveAnswer> answers(items.size());
+  const std::vector<metadata::ReserveWish> wishes = wishes_of(items);
   answer.reserve(items.size());
+  std::uint64_t protected_from = 0;
+  for (std::size_t from = 0; from < wishes.size(); from += kKeysPerLock) {
+    LockGuard guard(space.mutex);
+    const std::uint64_t recent = space.table.make_recent(part_of(wishes, from), clock_.now());
+    if (from == 0) protected_from = recent;
+  }
+  Ticket synced = 0;
+  for (std::size_t from = 0; from < wishes.size(); from += kKeysPerLock) {
+    synced = std::max(synced, reserve_part(space, session, part_of(wishes, from), ttl, protected_from, answer));
+  }
+  return synced;
+}
+
+Ticket EmbeddedMetadata::reserve_part(Space& space, const MetadataSession& session,
+                                      std::span<const metadata::ReserveWish> wishes, Nanos ttl,
+                                      std::uint64_t protected_from, std::vector<Reserved>& answer) {
+  std::size_t bytes = record_bytes();  // of the generations
+  for (const metadata::ReserveWish& wish : wishes) bytes += record_bytes(wish.key.bytes.size());
+  std::vector<metadata::ReserveAnswer> answers(wishes.size());
   metadata::CommitLog::Piece piece = log_.make_piece(bytes);
   LockGuard guard(space.mutex);
   const metadata::AppendAtEnd at_end(log_, piece);
-  const std::uint64_t most = space.table.next_generation() + items.size();
+  const std::uint64_t most = space.table.next_generation() + wishes.size();
   const bool needs_generations = !piece.empty() && most > space.generation_end;
   if (needs_generations) metadata::record_generations(piece.front(), space.id, most + kGenerationBlock);
   const auto write_down = [&] {
-    for (std::size_t i = 0; i < items.size() && !piece.empty(); ++i) {
+    for (std::size_t i = 0; i < wishes.size() && !piece.empty(); ++i) {
       if (!answers[i].is_new) continue;
       metadata::record_reserved(piece.front(), space.id, answers[i].reserved.ref, wishes[i].parent_hash,
                                 wishes[i].key.bytes);
@@ -224,7 +243,7 @@ Ticket EmbeddedMetadata::reserve_in(Space& space, const MetadataSession& session
   };
   const TimePoint now = clock_.now();
   try {
-    space.table.reserve(session, wishes, now + ttl, now, answers);
+    space.table.reserve(session, wishes, now + ttl, now, protected_from, answers);
   } catch (const std::exception&) {
     // No memory. These pages had other keys before, which must not be there again after a restart.
     write_down();

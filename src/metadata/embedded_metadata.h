@@ -19,6 +19,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,10 @@ class EmbeddedMetadata final : public MetadataService {
   [[nodiscard]] metadata::Ticket reserve_in(Space& space, const MetadataSession& session,
                                             std::span<const ReserveItem> items, Nanos ttl,
                                             std::vector<Reserved>& answer);
+  // Nothing as recent as `protected_from` is evicted.
+  [[nodiscard]] metadata::Ticket reserve_part(Space& space, const MetadataSession& session,
+                                              std::span<const metadata::ReserveWish> wishes, Nanos ttl,
+                                              std::uint64_t protected_from, std::vector<Reserved>& answer);
   [[nodiscard]] std::uint64_t remove_in(Space& space, std::span<const ConfirmItem> items);
   // The first part notes what the others are to leave alone. Gives the number of keys dropped.
   [[nodiscard]] std::uint64_t clear_part(Space& space, std::string_view prefix, metadata::ClearPart& part);
@@ -85,6 +90,7 @@ class EmbeddedMetadata final : public MetadataService {
   void mark(const ConfirmRequest& request, ConfirmWork& work);
   void record(const ConfirmWork& work, metadata::CommitLog::Piece& piece);
   void publish(const ConfirmRequest& request, const ConfirmWork& work);
+  void release(const ConfirmRequest& request, const ConfirmWork& work, std::size_t number);
 
   // constant after construction
   const EmbeddedMetadataOptions options_;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -67,7 +68,9 @@ Result<std::unique_ptr<HttpMetadata>> HttpMetadata::create(const HttpMetadataOpt
   LARDER_RETURN_IF_ERROR(take_key_of_url(options));
   Result<HttpUrl> url = parse_http_url(options.url, options.ca_file);
   if (!url.is_ok()) return invalid_argument("metadata server: " + url.status().message());
-  if (options.timeout <= Nanos{0}) return invalid_argument("metadata server: the time-out must be above 0");
+  if (options.timeout <= Nanos{0} || options.clear_timeout <= Nanos{0}) {
+    return invalid_argument("metadata server: the time-outs must be above 0");
+  }
   if (options.connections < 1 || options.connections > kMaxConnections) {
     return invalid_argument(
         fmt::format("metadata server: 1 to {} connections, not {}", kMaxConnections, options.connections));
@@ -83,14 +86,22 @@ HttpMetadata::HttpMetadata(const HttpMetadataOptions& options, HttpUrl url, Cloc
 
 HttpMetadata::~HttpMetadata() = default;
 
+Nanos HttpMetadata::time_for(const std::string& message) const {
+  const bool is_clear = metadata::glance_at(message).operation == metadata::WireOperation::kClear;
+  return is_clear ? std::max(options_.timeout, options_.clear_timeout) : options_.timeout;
+}
+
 Result<HttpReply> HttpMetadata::ask(const std::string& message) {
-  const TimePoint deadline = clock_.now() + options_.timeout;
+  const Nanos time = time_for(message);
+  const TimePoint deadline = clock_.now() + time;
   std::optional<metadata::ConnectionPool<HttpClient>::Loan> client = pool_.take(clock_, deadline);
   if (!client) {
     return deadline_exceeded(fmt::format("all {} connections to the metadata server are in use", options_.connections));
   }
-  if (!client->connection())
-    client->connection() = std::make_unique<HttpClient>(url_, options_.timeout, options_.api_key);
+  if (!client->connection()) {
+    const Nanos longest = std::max(options_.timeout, options_.clear_timeout);  // the deadline ends a call before that
+    client->connection() = std::make_unique<HttpClient>(url_, longest, options_.api_key);
+  }
   (*client)->set_deadline(real_clock().now() + (deadline - clock_.now()));  // both attempts, and what waiting has left
   Result<HttpReply> reply = (*client)->request("POST", kTarget, message, kMediaType);
   if (!reply.is_ok() && reply.status().code() == StatusCode::kUnavailable) {
@@ -101,7 +112,7 @@ Result<HttpReply> HttpMetadata::ask(const std::string& message) {
   (*client)->disconnect();  // what still comes belongs to nobody
   std::string text = "metadata server: " + reply.status().message();
   if (reply.status().code() == StatusCode::kDeadlineExceeded) {
-    text += fmt::format(" (a call has {} s)", std::chrono::duration<double>(options_.timeout).count());
+    text += fmt::format(" (a call has {} s)", std::chrono::duration<double>(time).count());
   }
   return Status(reply.status().code(), std::move(text));
 }

@@ -15,6 +15,7 @@
 namespace larder::metadata {
 
 inline constexpr std::uint16_t kParentIsKeyBefore = 0xFFFF;
+inline constexpr unsigned kFlagDurable = 1, kFlagRest = 2;  // of a confirmation
 inline constexpr std::string_view kAskMagic = "LMDQ";
 inline constexpr std::string_view kAnswerMagic = "LMDA";
 

@@ -132,7 +132,7 @@ Result<std::string> encode_confirm(const ConfirmRequest& request) {
   for (const ConfirmItem& item : request.release) LARDER_RETURN_IF_ERROR(names.add(item));
   MessageWriter out = ask(WireOperation::kConfirm);
   out.session(request.session);
-  out.number(static_cast<std::uint8_t>(request.durable ? 1 : 0));
+  out.number(static_cast<std::uint8_t>((request.durable ? kFlagDurable : 0) | (request.released_rest ? kFlagRest : 0)));
   names.write(out);
   out.number(static_cast<std::uint32_t>(request.groups.size()));
   for (const auto& group : request.groups) names.write(out, group);

@@ -15,7 +15,8 @@
 //   3 reserve     asks: session, ttl ns i64, groups u32: {name, keys u32: {key, parent}}. The parent is as a key; with
 //                 length 65535 it has no bytes and is the key before in the same group.
 //                 Answers, per key: outcome u8, then for reserved and stored ones page u64, generation u64.
-//   4 confirm     asks: session, durable u8, names u16: {name}, groups u32: {items}, releases: items.
+//   4 confirm     asks: session, flags u8 (1 durable, 2 released_rest), names u16: {name}, groups u32: {items},
+//                 releases: items.
 //                 Answers, per group: code u8, text length u16, text.
 //   5 remove      asks: names u16: {name}, items.  Answers: count u64.
 //   6 clear       asks: name, prefix as a key.  Answers: count u64.

@@ -166,9 +166,10 @@ class Request {
   Result<std::string> confirm() {
     ConfirmRequest request;
     request.session = in_.session();
-    const auto durable = in_.number<std::uint8_t>();
-    if (durable > 1) fail(invalid_argument("`durable` must be 0 or 1"));
-    request.durable = durable == 1;
+    const auto flags = in_.number<std::uint8_t>();
+    if ((flags & ~(kFlagDurable | kFlagRest)) != 0) fail(invalid_argument("unknown flags of a confirmation"));
+    request.durable = (flags & kFlagDurable) != 0;
+    request.released_rest = (flags & kFlagRest) != 0;
     read_names();
     request.groups.resize(count<std::uint32_t>(4));
     for (auto& group : request.groups) read_items(group);

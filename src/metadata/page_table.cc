@@ -70,7 +70,7 @@ bool PageTable::settle_one() {
     expire(item.page, item.order);
   } else if (entry.state == PageState::kQuarantined) {
     --stats_.quarantined;
-    free_page(item.page);
+    rest(item.page, kNoLease);
   } else {  // its lease has ended, it may be evicted again
     late_.push(item.page, static_cast<std::int64_t>(entry.tick));
   }
@@ -124,15 +124,10 @@ void PageTable::find_block(std::span<const HashedKey> keys, std::int64_t lease_u
   }
 }
 
-void PageTable::reserve(const MetadataSession& session, std::span<const ReserveWish> wishes, TimePoint deadline,
-                        TimePoint now, std::span<ReserveAnswer> out) {
-  assert(wishes.size() == out.size());
+std::uint64_t PageTable::make_recent(std::span<const ReserveWish> wishes, TimePoint now) {
   advance(now);
-  protected_from_ = tick_ + 1;
-  parks_left_ = kParked;
-  settles_left_ = kSettled + 2 * wishes.size();
+  const std::uint64_t first = tick_ + 1;
   for (const ReserveWish& wish : wishes) slots_.prefetch(wish.key.hash);
-  // What is stored becomes the most recent, so that making room for the rest of a chain does not take its beginning.
   for (std::size_t i = 0; i < wishes.size(); ++i) {
     const std::uint64_t before = i == 0 ? 0 : wishes[i - 1].key.hash;
     if (wishes[i].parent_hash != 0 && wishes[i].parent_hash != before) {
@@ -142,6 +137,16 @@ void PageTable::reserve(const MetadataSession& session, std::span<const ReserveW
     const PageNumber page = lookup(wishes[i].key);
     if (page != kNoPage && entries_[page].state == PageState::kStored) touch(page);
   }
+  return first;
+}
+
+void PageTable::reserve(const MetadataSession& session, std::span<const ReserveWish> wishes, TimePoint deadline,
+                        TimePoint now, std::uint64_t protected_from, std::span<ReserveAnswer> out) {
+  assert(wishes.size() == out.size());
+  advance(now);
+  protected_from_ = protected_from;
+  parks_left_ = kParked;
+  settles_left_ = kSettled + 2 * wishes.size();
   for (std::size_t i = 0; i < wishes.size(); ++i) out[i] = reserve_one(session, wishes[i], nanos(deadline));
 }
 
@@ -152,7 +157,7 @@ std::optional<PageRef> PageTable::remove(const HashedKey& key, const PageRef& re
   const PageRef found{page, entries_[page].generation};
   if (ref.generation != 0 && !(ref == found)) return std::nullopt;
   forget_stored(page);
-  rest(page);
+  rest(page, entries_[page].lease_until);
   return found;
 }
 
@@ -165,7 +170,7 @@ std::uint64_t PageTable::clear(std::string_view prefix, ClearPart& part, TimePoi
     if (entry.generation >= part.before || !entry.key().starts_with(prefix)) continue;
     if (entry.state == PageState::kStored) {
       forget_stored(page);
-      rest(page);
+      rest(page, entries_[page].lease_until);
       ++dropped;
     } else if (entry.state == PageState::kReserved && !reservations_[entry.count].is_cleared) {
       reservations_[entry.count].is_cleared = true;

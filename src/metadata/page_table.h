@@ -95,9 +95,13 @@ class PageTable {
   // out: one per key. lease 0: nothing is leased, no recency refreshed. Precondition: 0 <= lease <= max_lease.
   void find(std::span<const HashedKey> keys, Nanos lease, TimePoint now, std::span<std::optional<PageRef>> out);
 
-  // out: one per wish. Does not evict what it finds stored, nor the stored parents of what it reserves.
+  // Reserving takes two steps, each in as many parts as the caller likes, so that others get their turn. The first
+  // makes recent what is stored of the wishes, and the stored parents that they name, and gives its recency from which
+  // on nothing is to be evicted: making room for the rest of a chain does not take its beginning.
+  [[nodiscard]] std::uint64_t make_recent(std::span<const ReserveWish> wishes, TimePoint now);
+  // out: one per wish. Evicts nothing of `protected_from` or later.
   void reserve(const MetadataSession& session, std::span<const ReserveWish> wishes, TimePoint deadline, TimePoint now,
-               std::span<ReserveAnswer> out);
+               std::uint64_t protected_from, std::span<ReserveAnswer> out);
 
   // Confirming takes two steps, so that a group over several namespaces is whole or nothing with one lock at a time.
   // Between them the page neither expires nor goes to anybody else; a clear takes effect at publish().
@@ -107,8 +111,9 @@ class PageTable {
   void publish(const MetadataSession& session, std::string_view key, const PageRef& ref);
   // As release(), once nobody else has it marked.
   void give_up(const MetadataSession& session, std::string_view key, const PageRef& ref);
-  // Frees a reservation; nothing happens if it is none of this session or is being confirmed.
-  void release(const MetadataSession& session, std::string_view key, const PageRef& ref);
+  // Frees a reservation; nothing happens if it is none of this session or is being confirmed. `rests`: its page not
+  // before max_io_lifetime has passed since advance().
+  void release(const MetadataSession& session, std::string_view key, const PageRef& ref, bool rests);
 
   // The page that was dropped. ref.generation 0: wherever the key is.
   std::optional<PageRef> remove(const HashedKey& key, const PageRef& ref, TimePoint now);
@@ -152,9 +157,8 @@ class PageTable {
   void drop_reservation(PageEntry& entry);
   void store(PageNumber page, PageList leaves);
   void forget_stored(PageNumber page);
-  void rest(PageNumber page);
-  void free_page(PageNumber page);
-  void free_reserved(PageNumber page);
+  void rest(PageNumber page, std::int64_t until);
+  void free_reserved(PageNumber page, std::int64_t rests_until);
   void expire(PageNumber page, std::int64_t deadline);
 
   // Recency and eviction: page_table_evict.cc

@@ -98,7 +98,7 @@ void PageTable::publish(const MetadataSession& session, std::string_view key, co
   const PageNumber page = reserved_page(session, key, ref);
   if (page == kNoPage) return;  // the same request, sent twice, has published it
   PageEntry& entry = entries_[page];
-  if (reservations_[entry.count].is_cleared) return free_reserved(page);
+  if (reservations_[entry.count].is_cleared) return free_reserved(page, kNoLease);
   try {
     count_child(entry.parent_hash);
   } catch (const std::bad_alloc&) {
@@ -112,39 +112,27 @@ void PageTable::give_up(const MetadataSession& session, std::string_view key, co
   const PageNumber page = reserved_page(session, key, ref);
   if (page == kNoPage) return;
   assert(reservations_[entries_[page].count].marks > 0);
-  if (--reservations_[entries_[page].count].marks == 0) free_reserved(page);
+  if (--reservations_[entries_[page].count].marks == 0) free_reserved(page, kNoLease);
 }
 
-void PageTable::release(const MetadataSession& session, std::string_view key, const PageRef& ref) {
+void PageTable::release(const MetadataSession& session, std::string_view key, const PageRef& ref, bool rests) {
   const PageNumber page = reserved_page(session, key, ref);
   if (page == kNoPage || reservations_[entries_[page].count].marks > 0) return;
   times_.erase(page);
-  free_reserved(page);
+  free_reserved(page, rests ? now_ + limits_.max_io_lifetime.count() : kNoLease);
 }
 
-// Of a page that nobody waits for any more: not in times_.
-void PageTable::free_reserved(PageNumber page) {
+// Of a page that nobody waits for any more: not in times_. Until `rests_until` somebody may still write to it.
+void PageTable::free_reserved(PageNumber page, std::int64_t rests_until) {
   PageEntry& entry = entries_[page];
   if (!reservations_[entry.count].is_cleared) slots_.erase(entry.hash, page);
   drop_reservation(entry);
-  free_page(page);
+  rest(page, rests_until);
 }
 
 void PageTable::expire(PageNumber page, std::int64_t deadline) {
-  PageEntry& entry = entries_[page];
-  if (!reservations_[entry.count].is_cleared) slots_.erase(entry.hash, page);
-  drop_reservation(entry);
   ++stats_.expired;
-  const std::int64_t until = deadline + limits_.max_io_lifetime.count();
-  if (until <= now_) {
-    free_page(page);
-    return;
-  }
-  entry.drop_key();
-  entry.state = PageState::kQuarantined;
-  ++stats_.quarantined;
-  probe(Probe::kMetadataQuarantined);
-  times_.push(page, until);
+  free_reserved(page, deadline + limits_.max_io_lifetime.count());
 }
 
 // The page has its key, and its slot in the table of keys, and its parent counts it; from now on it is found.
@@ -182,25 +170,19 @@ void PageTable::forget_stored(PageNumber page) {
   uncount_child(entry.parent_hash);
 }
 
-// Of a page that held a key until now: free when no reader has it any more.
-void PageTable::rest(PageNumber page) {
+// Of a page that is nobody's now: free when no reader and no writer has it any more.
+void PageTable::rest(PageNumber page, std::int64_t until) {
   PageEntry& entry = entries_[page];
-  if (entry.lease_until <= now_) {
-    free_page(page);
+  entry.drop_key();
+  if (until > now_) {
+    entry.state = PageState::kQuarantined;
+    ++stats_.quarantined;
+    probe(Probe::kMetadataQuarantined);
+    times_.push(page, until);
     return;
   }
-  entry.drop_key();
-  entry.state = PageState::kQuarantined;
-  ++stats_.quarantined;
-  probe(Probe::kMetadataQuarantined);
-  times_.push(page, entry.lease_until);
-}
-
-void PageTable::free_page(PageNumber page) {
-  PageEntry& entry = entries_[page];
   leases_.remove(entry.lease_until);
   entry.lease_until = kNoLease;
-  entry.drop_key();
   entry.state = PageState::kFree;
   entry.next = free_head_;
   free_head_ = page;

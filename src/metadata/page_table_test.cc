@@ -22,7 +22,8 @@ TimePoint at(int seconds) { return TimePoint(kSecond * seconds); }
 Reserved reserve(PageTable& table, const MetadataSession& session, std::string_view key, int now = 0) {
   const std::array<ReserveWish, 1> wishes{{{{key, hash_key(key)}, 0}}};
   std::array<ReserveAnswer, 1> answers;
-  table.reserve(session, wishes, at(now + 5), at(now), answers);
+  const std::uint64_t protected_from = table.make_recent(wishes, at(now));
+  table.reserve(session, wishes, at(now + 5), at(now), protected_from, answers);
   return answers[0].reserved;
 }
 
@@ -38,7 +39,7 @@ TEST(PageTableTest, AMarkedPageNeitherExpiresNorIsGivenAway) {
   PageRef ref = reserve(table, kOne, "a").ref;
   ASSERT_EQ(table.mark(kOne, "a", ref), Marked::kMarked);
   EXPECT_EQ(reserve(table, kTwo, "b", 100).outcome, ReserveOutcome::kFull);
-  table.release(kOne, "a", ref);
+  table.release(kOne, "a", ref, false);
   EXPECT_EQ(table.stats(at(200)).reserved, 1u);
   table.publish(kOne, "a", ref);
   EXPECT_TRUE(has(table, "a", 200));
@@ -110,7 +111,7 @@ TEST(PageTableTest, ACallSettlesAPartOfWhatIsDue) {
   EXPECT_GT(table.stats(at(100)).reserved, kPages / 2);
   PageRef& last = refs.back();
   EXPECT_EQ(table.mark(kOne, "key4999", last), Marked::kRefused) << "it is over all the same";
-  table.release(kOne, "key4999", last);
+  table.release(kOne, "key4999", last, false);
   const Reserved again = reserve(table, kTwo, "key4999", 100);
   EXPECT_EQ(again.outcome, ReserveOutcome::kReserved);
   EXPECT_GT(again.ref.generation, last.generation);

@@ -243,7 +243,10 @@ Result<std::vector<RedisReply>> RedisMetadata::run(RedisOperation operation, con
   if (reply->kind != RedisReply::Kind::kArray || items.empty()) return nonsense();
   const std::string answer = items[0].text;
   if (answer == "unknown") return not_found("a namespace was never initialised, or Redis has lost it");
-  if (answer == "full") return overloaded("redis: the limit of namespaces is reached");
+  if (answer == "full") {
+    return overloaded("redis: there are " + std::to_string(options_.max_namespaces) + " namespaces under '" +
+                      registry_ + "', the limit, and none is forgotten: begin with another database, or an empty one");
+  }
   if (answer != "ok") return nonsense();
   items.erase(items.begin());
   return items;
@@ -364,6 +367,7 @@ Status RedisMetadata::confirm_some(const ConfirmRequest& request, std::size_t fr
   };
   for (std::size_t group = from; group < to; ++group) add_items(request.groups[group]);
   add_items(is_last ? request.release : std::vector<ConfirmItem>());
+  command.add_number(request.released_rest ? 1 : 0);
   const auto confirmed = run(RedisOperation::kConfirm, command, deadline);
   if (!confirmed.is_ok()) return confirmed.status();
   if (confirmed->size() != to - from) return nonsense();

@@ -47,11 +47,13 @@ local function open(base)
   return s
 end
 
+-- One table a namespace, also where a call names it twice: two would count on without each other.
 local function open_all()
-  local spaces = {}
+  local spaces, by_base = {}, {}
   for i, base in ipairs(KEYS) do
-    spaces[i] = open(base)
+    spaces[i] = by_base[base] or open(base)
     if not spaces[i] then return nil, {'unknown', base} end
+    by_base[base] = spaces[i]
   end
   return spaces
 end
@@ -99,23 +101,19 @@ local function is_leased(s, page)
   return till and tonumber(till) > now and till
 end
 
--- A reserved page that nobody will write any more.
-local function free_reserved(s, page, rec)
+-- A reserved page that nobody waits for any more. Until `rests_until` somebody may still write to it.
+local function free_reserved(s, page, rec, rests_until)
   if rec.state == 'r' then call('HDEL', s.k, rec.key) end
   call('HDEL', s.p, page)
   call('ZREM', s.r, page)
-  call('RPUSH', s.f, page)
+  if rests_until > now then call('ZADD', s.q, rests_until, page) else call('RPUSH', s.f, page) end
 end
 
 -- A reserved page whose deadline has passed: its writer may still write for a time.
 local function expire(s, page, deadline)
   local rec = record(s, page)
   call('HINCRBY', s.m, 'expired', 1)
-  if deadline + io_lifetime <= now then return free_reserved(s, page, rec) end
-  if rec.state == 'r' then call('HDEL', s.k, rec.key) end
-  call('HDEL', s.p, page)
-  call('ZREM', s.r, page)
-  call('ZADD', s.q, deadline + io_lifetime, page)
+  free_reserved(s, page, rec, deadline + io_lifetime)
 end
 
 -- A leaf whose lease eviction was waiting for is a candidate again, at its old place.
@@ -304,7 +302,7 @@ end
 
 -- What is stored becomes the most recent and is not evicted by this call, nor the stored parents of what is not.
 local function protect(s, keys, parents, held)
-  s.protected = s.tick
+  s.protected = s.protected or s.tick
   local extra, values = {}, {}
   for i, parent in ipairs(parents) do
     if parent ~= '' and parent ~= keys[i - 1] then extra[#extra + 1] = parent end
@@ -401,8 +399,8 @@ return out
 
 constexpr std::string_view kConfirm = R"lua(
 -- ARGV: 4 the session, 5 the number of groups; of each the number of items and the items; then the number of items to
--- release and these. An item: number of the namespace among KEYS, key, page, generation ("0": any).
--- Answer: per group 1 confirmed, 0 refused.
+-- release and these, and 1 if what is released rests. An item: number of the namespace among KEYS, key, page,
+-- generation ("0": any). Answer: per group 1 confirmed, 0 refused.
 local session, at = ARGV[4], 6
 
 local function read_items(spaces)
@@ -450,10 +448,9 @@ local function store(item)
   count_child(s, rec.parent)
 end
 
--- Nothing is in flight, says its writer.
-local function release(item)
+local function release(item, rests_until)
   local rec = record_for(item)
-  if rec and is_held(item, rec) then free_reserved(item.space, item.page, rec) end
+  if rec and is_held(item, rec) then free_reserved(item.space, item.page, rec, rests_until) end
 end
 
 local spaces, refusal = open_all()
@@ -463,6 +460,7 @@ local groups = {}
 local count = tonumber(ARGV[5])
 for g = 1, count do groups[g] = read_items(spaces) end
 local releases = read_items(spaces)
+local rests_until = ARGV[at] == '1' and now + io_lifetime or 0
 local out = {'ok'}
 for g, items in ipairs(groups) do
   out[g + 1] = 1
@@ -475,9 +473,9 @@ for g, items in ipairs(groups) do
   if out[g + 1] == 1 then for _, item in ipairs(items) do store(item) end end
 end
 for g, items in ipairs(groups) do
-  if out[g + 1] == 0 then for _, item in ipairs(items) do release(item) end end
+  if out[g + 1] == 0 then for _, item in ipairs(items) do release(item, 0) end end
 end
-for _, item in ipairs(releases) do release(item) end
+for _, item in ipairs(releases) do release(item, rests_until) end
 for _, s in ipairs(spaces) do save(s) end
 return out
 )lua";

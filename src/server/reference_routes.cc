@@ -274,6 +274,7 @@ std::vector<ConfirmRequest> ReferenceRoutes::plan(const MetadataNamespace& name_
     write.is_ending = true;
     ConfirmRequest& request = by_operation[write.operation];
     request.session = {options_.process, write.operation};
+    request.released_rest = true;  // its client gives up what failed, and does not know whether it may still land
     return request;
   };
   for (const auto& [key, page] : body.written) {

@@ -24,6 +24,8 @@
 //     no page to be had       [false, -1]; the reference fails with 500.
 //     never confirmed         the page comes back after `ttl` and the service's max_io_lifetime; the reference loses
 //     it.
+//   What is in pages_to_release may still be written to (its client releases whatever failed, a time-out too): the key
+//   is free at once, the page after the service's max_io_lifetime. The reference gives it to the next writer.
 //   confirm_write of what is not reserved any more, or was confirmed already, changes nothing: 204. A page in
 //   pages_to_release that was not reserved through these routes stays as it is.
 //   A writer that let its time pass may still come, and its page be another's by then; nothing in the request tells.

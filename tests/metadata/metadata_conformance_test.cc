@@ -108,6 +108,30 @@ TEST_P(MetadataConformance, OnlyOneSessionWritesAKey) {
   EXPECT_EQ(kv.stats().stored, 2u) << "one page a key";
 }
 
+TEST_P(MetadataConformance, ANamespaceThatIsNamedTwiceIsOne) {
+  Talker kv = open(4);
+  const std::vector<ReserveItems> wanted{{&kv.space(), {{"a"}, {"b"}}}, {&kv.space(), {{"c"}, {"a"}}}};
+  const auto given = service().reserve(session_of(1), wanted, kMaxTtl);
+  ASSERT_TRUE(given.is_ok()) << given.status().to_string();
+  EXPECT_EQ(outcomes(given->at(0)) + outcomes(given->at(1)), "RRRR");
+  const PageRef a = given->at(0)[0].ref, b = given->at(0)[1].ref, c = given->at(1)[0].ref;
+  EXPECT_EQ(std::set<std::uint64_t>({a.page, b.page, c.page}).size(), 3u) << "one page a key";
+  EXPECT_EQ(std::set<std::uint64_t>({a.generation, b.generation, c.generation}).size(), 3u);
+  EXPECT_EQ(given->at(1)[1].ref, a);
+  EXPECT_EQ(kv.stats().reserved, 3u);
+  const auto next = kv.reserve(session_of(1), {"d"});
+  ASSERT_EQ(outcomes(next), "R");
+  EXPECT_EQ(std::set<std::uint64_t>({a.page, b.page, c.page, next[0].ref.page}).size(), 4u);
+  EXPECT_GT(next[0].ref.generation, c.generation);
+  EXPECT_TRUE(kv.confirm(session_of(1), {"a", "b"}, given->at(0)).is_ok());
+  const std::vector<MetadataKeys> keys{{&kv.space(), {"a"}}, {&kv.space(), {"b", "c"}}};
+  const auto found = service().find(keys, kSecond);
+  ASSERT_TRUE(found.is_ok());
+  EXPECT_EQ(found->at(0)[0], a);
+  EXPECT_EQ(found->at(1)[0], b);
+  EXPECT_EQ(found->at(1)[1], std::nullopt);
+}
+
 TEST_P(MetadataConformance, RepeatedRequestsGetTheSameAnswers) {
   Talker kv = open(8);
   const Keys keys{"a", "b"};
@@ -141,6 +165,35 @@ TEST_P(MetadataConformance, AReleasedPageIsFreeAtOnce) {
   EXPECT_EQ(outcomes(second), "R");
   EXPECT_GT(second[0].ref.generation, first[0].ref.generation);
   EXPECT_EQ(kv.confirm(session_of(1), {"a"}, first).code(), StatusCode::kNotFound);
+}
+
+TEST_P(MetadataConformance, AReleasedPageRestsIfItsWriterMayStillWrite) {
+  Talker kv = open(1);
+  const auto first = kv.reserve(session_of(1), {"a"});
+  kv.release(session_of(2), {"a"}, first, true);
+  EXPECT_EQ(outcomes(kv.reserve(session_of(2), {"a"})), "B") << "only its session releases it";
+  for (int i = 0; i < 2; ++i) {  // sent again, it does nothing
+    kv.release(session_of(1), {"a"}, first, true);
+    EXPECT_EQ(outcomes(kv.reserve(session_of(2), {"a"})), "F") << "its key is free, its page is not";
+    EXPECT_EQ(kv.stats().quarantined, 1u);
+  }
+  EXPECT_EQ(kv.confirm(session_of(1), {"a"}, first).code(), StatusCode::kNotFound);
+  harness_->advance(kMaxIoLifetime - kSecond);
+  EXPECT_EQ(outcomes(kv.reserve(session_of(2), {"b"})), "F");
+  harness_->advance(kSecond);
+  const auto next = kv.reserve(session_of(2), {"b"});
+  ASSERT_EQ(outcomes(next), "R");
+  EXPECT_EQ(next[0].ref.page, first[0].ref.page);
+  EXPECT_GT(next[0].ref.generation, first[0].ref.generation);
+  EXPECT_EQ(kv.stats().expired, 0u);
+}
+
+TEST_P(MetadataConformance, AReleasedPageRestsFromItsReleaseOn) {
+  Talker kv = open(1);
+  const auto first = kv.reserve(session_of(1), {"a"}, 10 * kMaxIoLifetime);
+  harness_->advance(kMaxIoLifetime + kSecond);
+  kv.release(session_of(1), {"a"}, first, true);  // no other call since
+  EXPECT_EQ(outcomes(kv.reserve(session_of(2), {"b"})), "F");
 }
 
 TEST_P(MetadataConformance, AnExpiredReservationRestsBeforeItsPageIsReused) {
@@ -259,6 +312,26 @@ TEST_P(MetadataConformance, MakingRoomDoesNotTakeTheBeginningOfTheSameChain) {
   EXPECT_EQ(outcomes(kv.reserve(session_of(2), chain)), "SSSFFF");
   EXPECT_EQ(outcomes(kv.reserve(session_of(2), {chain[3]}, kMaxTtl, chain[2])), "F") << "nor its parent";
   EXPECT_EQ(kv.presence(chain), "111000");
+}
+
+// Longer than what a service does at once.
+TEST_P(MetadataConformance, ALongRequestIsServedAsAShortOneIs) {
+  Talker kv = open(3000);
+  const Keys others = numbered("other", 500);
+  Keys chain = numbered("k", 2000);
+  kv.store(session_of(1), others);
+  kv.store(session_of(1), chain);
+  const Keys more = numbered("m", 1500);
+  chain.insert(chain.end(), more.begin(), more.end());
+  const auto pages = kv.reserve(session_of(2), chain);
+  EXPECT_EQ(outcomes(pages), std::string(2000, 'S') + std::string(1000, 'R') + std::string(500, 'F'));
+  EXPECT_EQ(kv.presence(others), std::string(500, '0')) << "they were older, and nothing of the chain went";
+  std::set<std::uint64_t> given;
+  for (std::size_t i = 0; i < 3000; ++i) given.insert(pages[i].ref.page);
+  EXPECT_EQ(given.size(), 3000u) << "one page a key";
+  const Keys news(chain.begin() + 2000, chain.begin() + 3000);
+  EXPECT_TRUE(kv.confirm(session_of(2), news, {pages.begin() + 2000, pages.begin() + 3000}).is_ok());
+  EXPECT_EQ(kv.presence(chain), std::string(3000, '1') + std::string(500, '0'));
 }
 
 TEST_P(MetadataConformance, ALeaseBlocksEviction) {

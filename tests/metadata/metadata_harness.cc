@@ -60,8 +60,8 @@ Status Talker::confirm(const MetadataSession& session, const std::vector<std::st
 }
 
 void Talker::release(const MetadataSession& session, const std::vector<std::string>& keys,
-                     const std::vector<Reserved>& pages) {
-  ConfirmRequest request{session, {}, items(keys, pages), false};
+                     const std::vector<Reserved>& pages, bool rest) {
+  ConfirmRequest request{session, {}, items(keys, pages), false, rest};
   const auto answer = service_.confirm(request);
   EXPECT_TRUE(answer.is_ok()) << answer.status().to_string();
 }

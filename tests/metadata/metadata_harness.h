@@ -62,8 +62,8 @@ class Talker {
   // One group of the keys that were reserved.
   [[nodiscard]] Status confirm(const MetadataSession& session, const std::vector<std::string>& keys,
                                const std::vector<Reserved>& pages, bool durable = false);
-  void release(const MetadataSession& session, const std::vector<std::string>& keys,
-               const std::vector<Reserved>& pages);
+  void release(const MetadataSession& session, const std::vector<std::string>& keys, const std::vector<Reserved>& pages,
+               bool rest = false);
   // reserve + confirm of a chain; every key must get a page.
   std::vector<Reserved> store(const MetadataSession& session, const std::vector<std::string>& keys,
                               const std::string& head = "");

@@ -147,9 +147,15 @@ bool MetadataModel::confirm(const MetadataSession& session, const std::vector<Co
   return is_whole;
 }
 
-void MetadataModel::release(const MetadataSession& session, const ConfirmItem& item) {
+void MetadataModel::release(const MetadataSession& session, const ConfirmItem& item, bool rests) {
   const auto page = reserved(session, item);
-  if (page != pages_.end()) pages_.erase(page);
+  if (page == pages_.end()) return;
+  if (!rests) {
+    pages_.erase(page);
+    return;
+  }
+  page->second.state = State::kQuarantined;
+  page->second.until = now_ + kMaxIoLifetime;
 }
 
 std::uint64_t MetadataModel::remove(const ConfirmItem& item) {

@@ -25,7 +25,7 @@ class MetadataModel {
   [[nodiscard]] std::string reserve(const MetadataSession& session, const std::vector<ReserveItem>& items, Nanos ttl,
                                     const std::vector<Reserved>& answers);
   [[nodiscard]] bool confirm(const MetadataSession& session, const std::vector<ConfirmItem>& group);
-  void release(const MetadataSession& session, const ConfirmItem& item);
+  void release(const MetadataSession& session, const ConfirmItem& item, bool rests);
   [[nodiscard]] std::uint64_t remove(const ConfirmItem& item);
   [[nodiscard]] std::uint64_t clear(const std::string& prefix);
   void restart();

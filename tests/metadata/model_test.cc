@@ -111,7 +111,7 @@ class Replay {
     const std::size_t which = rng_.below(held_.size());
     const Held held = held_[which];
     if (rng_.chance(4, 5)) held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(which));
-    ConfirmRequest request{held.session, {{}, {}}, {}, rng_.chance(1, 10)};
+    ConfirmRequest request{held.session, {{}, {}}, {}, rng_.chance(1, 10), rng_.chance(1, 2)};
     for (const ConfirmItem& item : held.items) {
       const std::uint64_t kind = rng_.below(5);
       (kind == 0 ? request.release : request.groups[kind % 2]).push_back(item);
@@ -122,7 +122,9 @@ class Replay {
     for (std::size_t group = 0; group < 2; ++group) {
       ASSERT_EQ(answer->at(group).is_ok(), model_.confirm(held.session, request.groups[group])) << "group " << group;
     }
-    for (const ConfirmItem& item : request.release) model_.release(held.session, item);
+    for (const ConfirmItem& item : request.release) {
+      model_.release(held.session, item, request.released_rest);
+    }
   }
 
   void remove() {

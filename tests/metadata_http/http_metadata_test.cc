@@ -346,7 +346,7 @@ TEST(HttpMetadataTest, ManyThreadsShareFewConnections) {
   EXPECT_EQ(server.service().stats()->at(kKv).stored, 320u);
 }
 
-// Confirmations wait until they are let go.
+// Confirmations and clears wait until they are let go.
 class WaitingService final : public ServiceInFront {
  public:
   using ServiceInFront::ServiceInFront;
@@ -355,9 +355,42 @@ class WaitingService final : public ServiceInFront {
     gate.wait();
     return ServiceInFront::confirm(request);
   }
+  Result<std::uint64_t> clear(const MetadataNamespace& name_space, std::string_view prefix) override {
+    waiting.fetch_add(1);
+    gate.wait();
+    return ServiceInFront::clear(name_space, prefix);
+  }
   std::atomic<int> waiting{0};
   support::Signal gate;
 };
+
+TEST(HttpMetadataTest, AClearHasMoreTimeThanAnotherCall) {
+  ManualClock clock;
+  MetricsRegistry metrics;
+  const auto embedded = EmbeddedMetadata::create(embedded_test_options(), clock);
+  ASSERT_TRUE(embedded.is_ok());
+  ASSERT_TRUE((*embedded)->initialize(kKv, 8).is_ok());
+  Talker(**embedded, kKv).store(session_of(1), {"a"});
+  WaitingService service(**embedded);
+  MetadataServerParts parts;
+  parts.service = &service;
+  parts.clock = &clock;
+  parts.metrics = &metrics;
+  parts.changes_wait = true;
+  const auto server = MetadataServer::create(parts);
+  ASSERT_TRUE(server.is_ok()) << server.status().to_string();
+  const auto client = client_of((*server)->url(), std::chrono::milliseconds(200));
+  Result<std::uint64_t> cleared = internal_error("not answered");
+  ThreadPoolExecutor clients("ask", 1, 1);
+  ASSERT_TRUE(clients.post([&] { cleared = client->clear(kKv, ""); }).is_ok());
+  while (service.waiting.load() < 1) rest();
+  const ConfirmRequest request{session_of(1), {}, {{&kKv, "a", {0, 1}}}, false};
+  EXPECT_EQ(client->confirm(request).status().code(), StatusCode::kDeadlineExceeded) << "a clear waits for longer";
+  service.gate.set();
+  clients.wait_idle();
+  ASSERT_TRUE(cleared.is_ok()) << cleared.status().to_string();
+  EXPECT_EQ(*cleared, 1u);
+}
 
 TEST(HttpMetadataTest, TheBodiesOfCallsThatWaitAreCounted) {
   constexpr int kBodies = 4;

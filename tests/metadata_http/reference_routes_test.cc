@@ -43,10 +43,10 @@ std::vector<Exchange> exchanges() {
       {"confirm again", "/0/confirm_write", R"({"written_keys_to_confirm":[["a",0]],"pages_to_release":[1]})", 204, ""},
       {"exists", "/0/exists", R"({"keys":["a","b"]})", 200, R"({"exists":[true,false]})"},
       {"get", "/0/get_page_indices", R"({"keys":["b","a"]})", 200, R"({"indices":[null,0]})"},
-      {"the released page is given out again", kReserve, R"({"keys":[["c",""]]})", 200, R"({"indices":[[false,1]]})"},
-      {"stored and new", kReserve, R"({"keys":[["a",""],["d",""]]})", 200, R"({"indices":[[true,0],[false,2]]})"},
+      {"the released page rests", kReserve, R"({"keys":[["c",""]]})", 200, R"({"indices":[[false,2]]})"},
+      {"stored and new", kReserve, R"({"keys":[["a",""],["d",""]]})", 200, R"({"indices":[[true,0],[false,3]]})"},
       {"somebody else writes it", kReserve, R"({"keys":[["c",""]]})", 200, R"({"indices":[[true,-1]]})"},
-      {"confirm of another's page changes nothing", "/0/confirm_write", R"({"written_keys_to_confirm":[["x",2]]})", 204,
+      {"confirm of another's page changes nothing", "/0/confirm_write", R"({"written_keys_to_confirm":[["x",3]]})", 204,
        ""},
       {"so", "/0/exists", R"({"keys":["x","d"]})", 200, R"({"exists":[false,false]})"},
       {"release of stored and unknown pages changes nothing", "/0/confirm_write",
@@ -174,6 +174,19 @@ TEST(ReferenceRoutesTest, TwoWritersNeverGetOnePageAndARetryLeaksNone) {
   EXPECT_EQ(figures(server).free, 4u) << "no page is lost";
 }
 
+// The reference's client releases whatever failed, also what may still land.
+TEST(ReferenceRoutesTest, AReleasedPageIsNobodysUntilNoWriteCanLand) {
+  HttpServerUnderTest server;
+  (void)server.post("/0/initialize", R"({"num_pages":2})");
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[["a",""]]})").body, R"({"indices":[[false,0]]})");
+  EXPECT_EQ(server.post("/0/confirm_write", R"({"pages_to_release":[0]})").status, 204u);
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[["a",""],["b",""]]})").body, R"({"indices":[[false,1],[false,-1]]})")
+      << "the key is free at once, the page is not";
+  EXPECT_EQ(figures(server).quarantined, 1u);
+  server.clock().advance(kMaxIoLifetime);
+  EXPECT_EQ(server.post(kReserve, R"({"keys":[["b",""]]})").body, R"({"indices":[[false,0]]})");
+}
+
 TEST(ReferenceRoutesTest, AConfirmationThatCameTooLateIsHarmless) {
   HttpServerUnderTest server;
   (void)server.post("/0/initialize", R"({"num_pages":1})");
@@ -219,7 +232,7 @@ TEST(ReferenceRoutesTest, AReleaseInDoubtIsMadeGoodByTheEndOfTheReservation) {
   server.clock().advance(kOverdueLifetime + kSecond);
   EXPECT_EQ(server.post(kReserve, R"({"keys":[["d",""]]})").body, R"({"indices":[[false,0]]})");
   (void)server.post("/0/confirm_write", R"({"pages_to_release":[0]})");
-  EXPECT_EQ(figures(server).free, 1u) << "both are forgotten, and there is no doubt any more";
+  EXPECT_EQ(figures(server).quarantined, 1u) << "both are forgotten, and there is no doubt any more";
 }
 
 TEST(ReferenceRoutesTest, ALateConfirmationOfTheSameKeyDoesNotPublishWhatIsBeingWritten) {
@@ -262,7 +275,7 @@ TEST(ReferenceRoutesTest, AKeyThatIsThereTwiceHasOneWriter) {
   (void)server.post("/0/initialize", R"({"num_pages":1})");
   EXPECT_EQ(server.post(kReserve, R"({"keys":[["a",""],["a",""]]})").body, R"({"indices":[[false,0],[false,0]]})");
   EXPECT_EQ(server.post("/0/confirm_write", R"({"pages_to_release":[0]})").status, 204u);
-  EXPECT_EQ(figures(server).free, 1u);
+  EXPECT_EQ(figures(server).reserved, 0u);
 }
 
 // Answers a confirmation when another client's call has been answered, which came between the two.
@@ -280,7 +293,9 @@ class CrossedService final : public ServiceInFront {
 TEST(ReferenceRoutesTest, AReleaseThatAReserveCrossesMakesNoOverdueWriter) {
   for (const char* ending : {R"({"pages_to_release":[0]})", R"({"written_keys_to_confirm":[["a",0]]})"}) {
     ManualClock clock;
-    const auto embedded = EmbeddedMetadata::create(embedded_test_options(), clock);
+    EmbeddedMetadataOptions at_once = embedded_test_options();
+    at_once.max_io_lifetime = Nanos{0};  // what is released is given out again at once
+    const auto embedded = EmbeddedMetadata::create(at_once, clock);
     ASSERT_TRUE(embedded.is_ok());
     CrossedService service(**embedded);
     ReferenceOptions options;
@@ -346,7 +361,7 @@ TEST(ReferenceRoutesTest, OfTooManyOverdueWritersTheOldestIsForgotten) {
   EXPECT_EQ(post(Call::kReserve, R"({"keys":[["c",""],["d",""]]})"), 200u);
   EXPECT_EQ(post(Call::kConfirm, R"({"pages_to_release":[0,1]})"), 204u);
   const NamespaceStats stats = Talker(**service, {0, "kv"}).stats();
-  EXPECT_EQ(stats.free, 1u) << "of the one that is forgotten";
+  EXPECT_EQ(stats.quarantined, 1u) << "of the one that is forgotten";
   EXPECT_EQ(stats.reserved, 1u);
 }
 

@@ -4,10 +4,12 @@
 import concurrent.futures
 import json
 import random
+import struct
 import time
 
 import msgspec
 import pytest
+import zmq
 from rig.kv_index import FULL, STATE, TIERS, WINDOW, KvIndex
 from rig.server import Server
 from sglang.srt.disaggregation import kv_events
@@ -157,6 +159,76 @@ def test_a_server_that_starts_anew_is_another_one(tmp_path):
             agree(server, index, asked, "gqa-tiny", replays=True)
             assert index.there[TIERS[0], FULL]
     index.close()
+
+
+def test_who_cannot_ask_for_what_was_missed_is_told_when_it_connects(tmp_path):
+    endpoint = f"ipc://{tmp_path}/kv"
+    index = KvIndex(endpoint, None)
+    for seed in (12, 13):  # the second is another process, whose first batches the index misses while it connects
+        with Server("--model", "gqa-tiny", "--kv-events-config",
+                    config(groups="full", endpoint=endpoint, replay_endpoint=None)) as server:
+            asked = prompts(6, seed)
+            for tokens in asked:
+                generate(server, tokens)
+            agree(server, index, asked, "gqa-tiny")
+            assert index.there[TIERS[0], FULL]
+    index.close()
+
+
+class Publisher:
+    """Tells batches as a server does, from a number on."""
+
+    def __init__(self, endpoints):
+        self.live = zmq.Context.instance().socket(zmq.XPUB)
+        self.live.bind(endpoints[0])
+        self.readers = zmq.Context.instance().socket(zmq.ROUTER)
+        self.readers.bind(endpoints[1])
+
+    def begin(self, number):
+        """As a process that starts anew."""
+        self.number, self.kept = number, []
+
+    def tell(self, *events):
+        payload = msgspec.msgpack.encode([time.time(), events, 0])
+        self.kept.append((struct.pack(">Q", self.number), payload))
+        self.live.send_multipart([b"", *self.kept[-1]])
+        self.number += 1
+
+    def answer_one(self):
+        """Answers who asks next."""
+        assert self.readers.poll(10_000), "nobody asks for a replay"
+        name, _, first = self.readers.recv_multipart()
+        for number, payload in self.kept:
+            if number >= first:
+                self.readers.send_multipart([name, b"", b"", number, payload])
+        self.readers.send_multipart([name, b"", b"", b"\xff" * 8, b""])
+
+    def close(self):
+        self.live.close(linger=0)
+        self.readers.close(linger=0)
+
+
+def stored(block):
+    return {"type": "BlockStored", "block_hashes": [block], "parent_block_hash": None, "token_ids": [block],
+            "block_size": 1, "lora_id": None, "medium": TIERS[0], "lora_name": None}
+
+
+def test_a_server_whose_clock_was_set_back_is_another_one(tmp_path):
+    endpoints = [f"ipc://{tmp_path}/kv", f"ipc://{tmp_path}/replay"]
+    publisher = Publisher(endpoints)
+    index = KvIndex(*endpoints)
+    assert publisher.live.poll(20_000), "the index does not subscribe"
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for number, block in ((1_000_000, 1), (5, 2), (5, 3)):
+            publisher.begin(number)
+            publisher.tell({"type": "AllBlocksCleared"}, stored(block))
+            publisher.tell(stored(block + 10))
+            answering = pool.submit(publisher.answer_one)
+            index.catch_up(1)
+            answering.result()
+            assert index.knows and index.there == {(TIERS[0], FULL): {block, block + 10}}
+    index.close()
+    publisher.close()
 
 
 def test_server_info_says_where_as_sglang_does():

@@ -87,14 +87,17 @@ def test_two_writers_of_one_key_never_get_a_page_each(client):
     assert reserve(client, 0, key) == [(True, page)]
 
 
-def test_a_page_that_was_not_written_is_given_back(client):
-    client.initialize(0, 2)
-    one, other = names(2)
-    pages = {page for _, page in reserve(client, 0, [one, other])}
-    assert reserve(client, 0, names(1, 9)) == [(False, -1)]
-    client.confirm_write(0, [], sorted(pages))
-    assert client.exists(0, [one, other]) == [False, False]
-    assert {page for _, page in reserve(client, 0, names(2, 9))} == pages
+def test_a_page_that_was_not_written_is_given_back_when_no_write_to_it_can_land(tmp_path):
+    for lifetime, is_there in ((0, True), (600, False)):
+        with metadata_server.MetadataServer(tmp_path / str(lifetime), "--max-io-lifetime", lifetime) as server:
+            client = metadata_server.client(server.url)
+            client.initialize(0, 2)
+            one, other = names(2)
+            pages = {page for _, page in reserve(client, 0, [one, other])}
+            assert reserve(client, 0, names(1, 9)) == [(False, -1)]
+            client.confirm_write(0, [], sorted(pages))
+            assert client.exists(0, [one, other]) == [False, False]
+            assert {page for _, page in reserve(client, 0, names(2, 9))} == (pages if is_there else {-1})
 
 
 def test_one_call_confirms_and_releases(client):

@@ -28,6 +28,7 @@
 #include "storage/hf3fs/metadata_service.h"
 #include "storage/hf3fs/page_store.h"
 #include "storage/hf3fs/service_counts.h"
+#include "storage/hf3fs/wrong_share.h"
 #include "storage/operation.h"
 
 namespace larder::hf3fs {
@@ -108,6 +109,7 @@ class Hf3fsBackend final : public StorageBackend {
   std::set<PageName> being_written_ LARDER_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WriteOperation>> put_off_ LARDER_GUARDED_BY(mutex_);  // bounded by the gate
   BackendStats stats_ LARDER_GUARDED_BY(mutex_);
+  WrongShare wrong_share_ LARDER_GUARDED_BY(mutex_);
 };
 
 }  // namespace larder::hf3fs

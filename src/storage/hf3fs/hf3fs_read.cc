@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "base/probe.h"
 #include "storage/hf3fs/hf3fs_jobs.h"
 
@@ -121,14 +122,24 @@ void Hf3fsBackend::end_read(const std::shared_ptr<ReadJob>& job) {
 
 void Hf3fsBackend::finish_read(ReadJob& job) {
   std::vector<ConfirmItem> wrong;
+  std::uint64_t found = 0;
   for (const ReadJob::Item& item : job.items) {
+    found += item.space ? 1 : 0;
     if (item.is_wrong) probe(Probe::kHf3fsWrongPage);
     if (item.is_wrong) wrong.push_back({&item.space->name, view_of(item.key), item.ref});
   }
   // Only while the key is still at that page and generation: what was written anew meanwhile stays.
   if (!wrong.empty()) (void)service_->remove(wrong);
-  LockGuard guard(mutex_);
-  for (const Status& status : job.op->result.items) count_read(stats_, status);
+  std::optional<std::string> share;
+  {
+    LockGuard guard(mutex_);
+    for (const Status& status : job.op->result.items) count_read(stats_, status);
+    share = wrong_share_.add(found, wrong.size(), clock_.now());
+  }
+  if (!share) return;
+  log_warning("storage/hf3fs", *share + " that the metadata service names are not in the files " +
+                                   options_.file_path_prefix +
+                                   ".*: does another folder share this service, or is a part of the files lost?");
 }
 
 }  // namespace larder::hf3fs

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
+
 namespace larder::hf3fs {
 namespace {
 
@@ -26,29 +28,26 @@ SpacePtr Spaces::known(const StoreScope& scope, PoolName pool, std::uint64_t pay
   return found == spaces_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Space> Spaces::make_space(const MetadataNamespace& name, PoolName pool,
-                                          const NamedGeometry& geometry) const {
+std::shared_ptr<Space> Spaces::make_space(const MetadataNamespace& name, PoolName pool, const NamedGeometry& geometry,
+                                          std::uint64_t pages) const {
   auto space = std::make_shared<Space>();
   space->name = name;
   space->slots = geometry.slots;
   space->payload_bytes = geometry.payload_bytes;
   space->pool = pool;
+  space->pages = pages;
   space->base = options_.file_path_prefix + '.' + std::to_string(name.rank) + '.' + name.name;
   return space;
 }
 
 Result<SpacePtr> Spaces::space_for(const StoreScope& scope, PoolName pool, std::uint64_t payload_bytes) {
+  if (SpacePtr space = known(scope, pool, payload_bytes)) {
+    use(*space);
+    return space;
+  }
   const SlotGeometry slots = make_slot_geometry(payload_bytes, options_.chunk_bytes, options_.files);
   const MetadataNamespace name = space_name(scope, pool, {payload_bytes, slots});
-  {
-    LockGuard guard(mutex_);
-    const auto known = spaces_.find(name);
-    if (known != spaces_.end()) {
-      known->second->is_used = true;
-      return known->second;
-    }
-  }
-  const std::uint64_t pages = std::min(slots.pages_in(options_.file_size), kMaxNamespacePages);
+  const std::uint64_t pages = pages_wanted(slots);
   if (pages == 0) {
     return invalid_argument("hf3fs: a page of " + std::to_string(slots.slot_bytes) +
                             " bytes does not fit option "
@@ -56,12 +55,29 @@ Result<SpacePtr> Spaces::space_for(const StoreScope& scope, PoolName pool, std::
                             std::to_string(options_.file_size) + " bytes in " + std::to_string(slots.files) +
                             " files)");
   }
-  auto space = make_space(name, pool, {payload_bytes, slots});
-  space->is_used = true;
-  const Result<std::uint64_t> made = service_.initialize(space->name, pages);
+  const Result<std::uint64_t> made = service_.initialize(name, pages);
   if (!made.is_ok()) return service_failure(made.status());
-  LockGuard guard(mutex_);
-  return spaces_.emplace(name, std::move(space)).first->second;
+  SpacePtr space = make_space(name, pool, {payload_bytes, slots}, *made);
+  {
+    LockGuard guard(mutex_);
+    space = spaces_.emplace(name, std::move(space)).first->second;
+  }
+  use(*space);
+  return space;
+}
+
+void Spaces::use(const Space& space) const {
+  if (space.is_used.load() || space.is_used.exchange(true)) return;
+  const std::uint64_t wanted = pages_wanted(space.slots);
+  if (space.pages == wanted) return;
+  log_warning("storage/hf3fs", "option 'file_size' asks for " + std::to_string(wanted) + " pages of '" +
+                                   space.name.text() + "'; the metadata service has " + std::to_string(space.pages) +
+                                   " and keeps them: the first number that it was asked for counts, up to its own "
+                                   "limit");
+}
+
+std::uint64_t Spaces::pages_wanted(const SlotGeometry& slots) const {
+  return std::min(slots.pages_in(options_.file_size), kMaxNamespacePages);
 }
 
 Result<std::vector<SpacePtr>> Spaces::spaces_of(const StoreScope& scope, PoolName pool) {
@@ -81,7 +97,7 @@ Result<std::vector<SpacePtr>> Spaces::spaces_of(const StoreScope& scope, PoolNam
     LockGuard guard(mutex_);
     out = spaces_from(first);
   }
-  for (const SpacePtr& space : out) space->is_used = true;
+  for (const SpacePtr& space : out) use(*space);
   return out;
 }
 
@@ -118,10 +134,10 @@ std::vector<SpacePtr> Spaces::all_spaces() const {
   return out;
 }
 
-void Spaces::learn_space(const MetadataNamespace& name) {
+void Spaces::learn_space(const MetadataNamespace& name, std::uint64_t pages) {
   const auto geometry = readable(name);
   const auto pool = parse_pool_number(std::string_view(name.name).substr(0, name.name.find('-')));
-  if (geometry && pool && !spaces_.contains(name)) spaces_.emplace(name, make_space(name, *pool, *geometry));
+  if (geometry && pool && !spaces_.contains(name)) spaces_.emplace(name, make_space(name, *pool, *geometry, pages));
 }
 
 Status Spaces::look_for_spaces() {
@@ -142,7 +158,7 @@ Status Spaces::look_for_spaces() {
   last_look_ = service_failure(found.status());
   has_looked_ = has_looked_ || found.is_ok();
   if (!found.is_ok()) return last_look_;
-  for (const auto& [name, numbers] : *found) learn_space(name);
+  for (const auto& [name, numbers] : *found) learn_space(name, numbers.pages);
   return Status::ok();
 }
 
@@ -189,8 +205,7 @@ std::int64_t Spaces::rank_of(const StoreScope& scope, PoolName pool) const {
 // The service has lost its memory: to it, nothing is stored any more, which is true as soon as it says so.
 Status Spaces::initialize_again() {
   for (const SpacePtr& space : all_spaces()) {
-    const std::uint64_t pages = std::min(space->slots.pages_in(options_.file_size), kMaxNamespacePages);
-    const Result<std::uint64_t> made = service_.initialize(space->name, pages);
+    const Result<std::uint64_t> made = service_.initialize(space->name, pages_wanted(space->slots));
     if (!made.is_ok()) return service_failure(made.status());
   }
   return Status::ok();

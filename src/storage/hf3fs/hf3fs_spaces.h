@@ -55,6 +55,8 @@ struct Space {
   std::uint64_t payload_bytes = 0;
   PoolName pool = PoolName::kKv;
   std::string base;  // path of its files
+  // What the service has for it; not always what `file_size` asks for.
+  std::uint64_t pages = 0;
   // Met in a request, not only at the service.
   mutable std::atomic<bool> is_used{false};
 };
@@ -93,18 +95,22 @@ class Spaces {
 
  private:
   [[nodiscard]] std::shared_ptr<Space> make_space(const MetadataNamespace& name, PoolName pool,
-                                                  const NamedGeometry& geometry) const;
+                                                  const NamedGeometry& geometry, std::uint64_t pages) const;
   [[nodiscard]] MetadataNamespace space_name(const StoreScope& scope, PoolName pool,
                                              const NamedGeometry& geometry) const;
   [[nodiscard]] std::vector<SpacePtr> spaces_from(const MetadataNamespace& first) const LARDER_REQUIRES(mutex_);
   // Those that hold pages of this rank's.
   [[nodiscard]] std::vector<SpacePtr> all_spaces() const LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status look_for_spaces() LARDER_EXCLUDES(mutex_);
-  void learn_space(const MetadataNamespace& name) LARDER_REQUIRES(mutex_);  // unless it is known, or is not readable
+  // Unless it is known, or is not readable.
+  void learn_space(const MetadataNamespace& name, std::uint64_t pages) LARDER_REQUIRES(mutex_);
   // The namespace is this rank's, or a shared one of a kind that this process has met in a request.
   [[nodiscard]] bool is_own(const MetadataNamespace& name) const LARDER_REQUIRES(mutex_);
   // Under which rank the pool's namespaces are kept: kSharedRank if the ranks share them.
   [[nodiscard]] std::int64_t rank_of(const StoreScope& scope, PoolName pool) const;
+  [[nodiscard]] std::uint64_t pages_wanted(const SlotGeometry& slots) const;
+  // From its first request on it is one of this process's own.
+  void use(const Space& space) const;
   [[nodiscard]] Status initialize_again() LARDER_EXCLUDES(mutex_);
 
   const Hf3fsOptions& options_;

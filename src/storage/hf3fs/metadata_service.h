@@ -23,7 +23,8 @@
 //      └─────────────────────── quarantined ◄───────┘
 //   A key that is reserved by one session is kBusy for the others until it is confirmed, released or expired. A page
 //   whose reservation was released by its writer (nothing of it is in flight) or that has no lease is free at once; an
-//   expired one waits `max_io_lifetime` (its writer may still write), a leased one until its lease ends.
+//   expired one waits `max_io_lifetime` (its writer may still write), and so does a released one whose writer cannot
+//   say that nothing is in flight (`released_rest`); a leased one waits until its lease ends.
 //   Reserving with no page free evicts the least recently used stored pages without stored children and without lease,
 //   so tails go before heads; never what the same request found stored, nor the parents it named: a chain longer than
 //   the namespace keeps its beginning. All pages reserved, leased or quarantined: kFull, per item.
@@ -108,12 +109,14 @@ struct ConfirmItem {
   PageRef ref;
 };
 // Of one session. Groups are confirmed whole or not at all: a group with an item that is not reserved any more (its
-// deadline has passed) is kNotFound, and its other items are released. `release`: nothing of these pages is in flight.
+// deadline has passed) is kNotFound, and its other items are released. `release`: nothing of these pages is in flight,
+// unless released_rest.
 struct ConfirmRequest {
   MetadataSession session;
   std::vector<std::vector<ConfirmItem>> groups;
   std::vector<ConfirmItem> release;
-  bool durable = false;  // answer only when the confirmation survives a power cut of the service
+  bool durable = false;        // answer only when the confirmation survives a power cut of the service
+  bool released_rest = false;  // writes to `release` may still land: its keys are free at once, its pages later
 };
 
 struct NamespaceStats {

@@ -13,15 +13,19 @@ TIERS = ("GPU", "CPU_PINNED")
 
 
 class KvIndex:
-    """Follows one server. `endpoint` and `replay` as its /server_info has them."""
+    """Follows one server. `endpoint` and `replay` as its /server_info has them; None: nobody can be asked."""
 
     def __init__(self, endpoint, replay, topic=""):
         context = zmq.Context.instance()
         self.live = context.socket(zmq.SUB)
+        self.topic = topic
         self.live.setsockopt_string(zmq.SUBSCRIBE, topic)
         self.live.connect(endpoint)
-        self.asks = context.socket(zmq.DEALER)
-        self.asks.connect(replay)
+        self.asks = None
+        if replay:
+            self.asks = context.socket(zmq.DEALER)
+            self.asks.connect(replay)
+        self.heard = -1  # the last number on the live socket
         self.next = 0
         self.there = {}  # (medium, group) -> hashes
         self.child = {}  # (hash of the page before, tokens of the page, adapter, salt) -> hash
@@ -31,20 +35,35 @@ class KvIndex:
 
     def close(self):
         self.live.close(linger=0)
-        self.asks.close(linger=0)
+        if self.asks:
+            self.asks.close(linger=0)
 
     def catch_up(self, seconds=0.2):
         """Takes what is published; asks for what was missed."""
         while self.live.poll(seconds * 1000):
             _, number, payload = self.live.recv_multipart()
             number = struct.unpack(">Q", number)[0]
+            if number <= self.heard:  # another process, whose clock was set back: it knows nothing of the one before
+                self.next, self.knows, self.there, self.child = 0, False, {}, {}
+            self.heard = number
             if number > self.next:
                 self.replay()
+            if number > self.next:
+                self.skip_to(number)
             if number == self.next:
                 self.take(number, payload)
 
+    def skip_to(self, number):
+        """What is between is gone: only a beginning helps."""
+        self.knows, self.next = False, number
+        if not self.asks:  # a server that nobody can ask begins anew for who subscribes
+            self.live.setsockopt_string(zmq.UNSUBSCRIBE, self.topic)
+            self.live.setsockopt_string(zmq.SUBSCRIBE, self.topic)
+
     def replay(self):
-        """Takes what the server still has from the next batch on."""
+        """Takes what the server still has from the next batch on, if it can be asked."""
+        if not self.asks:
+            return
         self.asks.send_multipart([b"", struct.pack(">Q", self.next)])
         while True:
             assert self.asks.poll(10_000), "the server does not answer a replay"
@@ -52,8 +71,8 @@ class KvIndex:
             number = struct.unpack(">Q", number)[0]
             if number == END:
                 return
-            if number > self.next:  # what is between them is gone: only a beginning helps
-                self.knows, self.next = False, number
+            if number > self.next:
+                self.skip_to(number)
             if number == self.next:
                 self.take(number, payload)
 
