@@ -18,9 +18,11 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "_native_arguments.h"
+#include "_native_exit.h"
 #include "_native_handles.h"
 #include "larder/larder.h"
 
@@ -28,6 +30,18 @@ namespace nb = nanobind;
 
 namespace larder_python {
 namespace {
+
+// In a destructor, which cannot raise. A handle that a thread drops while another one ends the interpreter stays open.
+template <typename State>
+void drop(std::shared_ptr<State>& state) {
+  if (ends_elsewhere()) {
+    (void)new std::shared_ptr<State>(std::move(state));
+    return;
+  }
+  const Frame frame;
+  const Closing closing;
+  state.reset();
+}
 
 // ---- store ----
 
@@ -39,7 +53,6 @@ class Store {
   Store(const std::string& backend, const std::string& config,
         const std::vector<std::tuple<uint64_t, uint64_t>>& memory, const nb::object& log)
       : state_(std::make_shared<StoreState>()) {
-    LogChange change(log);
     std::vector<larder_segment> regions;
     for (const auto& [address, size] : memory) {
       // NOLINTNEXTLINE(performance-no-int-to-ptr)
@@ -51,35 +64,61 @@ class Store {
     options.config = c_text(config, "config");
     options.memory = regions.empty() ? nullptr : regions.data();
     options.memory_count = regions.size();
-    options.log = log.is_none() ? nullptr : write_log;
+    if (!log.is_none()) {
+      state_->log = LogRelay::start(log.ptr());
+      options.log = LogRelay::write;
+      options.log_context = state_->log.get();
+    }
     larder_error error{};
     larder_code code = LARDER_OK;
     {
-      const nb::gil_scoped_release released;
+      const Released released;
       code = larder_store_open(&options, &state_->handle, &error);
+      if (code != LARDER_OK && state_->log != nullptr) {
+        constexpr double kPatience = 1.0;
+        state_->log->finish(kPatience);
+      }
     }
     if (code != LARDER_OK) {
       raise_error(code, error);
     }
-    change.keep();
   }
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
-  ~Store() {
-    const nb::gil_scoped_release released;
-    state_.reset();
-  }
+  ~Store() { drop(state_); }
 
   void close(double timeout_seconds) {
     larder_error error{};
     larder_code code = LARDER_OK;
     {
-      const nb::gil_scoped_release released;
-      code = state_->close(timeout_seconds, &error);
+      const Released released;
+      constexpr double kLogPatience = 5.0;  // with a log function that is slow
+      code = state_->close(timeout_seconds, kLogPatience, &error);
     }
     if (code != LARDER_OK) {
       raise_error(code, error);
     }
+    if (!state_->gate.is_of_this_process()) {
+      let_log_go();  // the relay's thread is the parent's
+    }
+  }
+
+  // For the garbage collector: the log function may be a method of the object that has the store.
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (nb::inst_ready(self)) {
+      const std::shared_ptr<StoreState>& state = nb::inst_ptr<Store>(self)->state_;
+      if (state != nullptr && state->log != nullptr) {
+        Py_VISIT(state->log->function());
+      }
+    }
+    return 0;
+  }
+  static int forget(PyObject* self) {
+    if (nb::inst_ready(self)) {
+      nb::inst_ptr<Store>(self)->let_log_go();
+    }
+    return 0;
   }
 
   void add_memory(const std::vector<std::tuple<uint64_t, uint64_t>>& regions) {
@@ -91,7 +130,7 @@ class Store {
     larder_error error{};
     larder_code code = LARDER_OK;
     {
-      const nb::gil_scoped_release released;  // pinning gigabytes takes a while
+      const Released released;  // pinning gigabytes takes a while
       code = larder_store_add_memory(state_->handle, memory.data(), memory.size(), &error);
     }
     if (code != LARDER_OK) {
@@ -104,7 +143,7 @@ class Store {
     larder_error error{};
     larder_code code = LARDER_OK;
     {
-      const nb::gil_scoped_release released;
+      const Released released;
       code = larder_store_clear(state_->handle, timeout_seconds, &error);
     }
     if (code != LARDER_OK) {
@@ -117,7 +156,7 @@ class Store {
     std::string out(4096, '\0');
     std::size_t length = 0;
     {
-      const nb::gil_scoped_release released;
+      const Released released;
       for (;;) {
         length = metrics ? larder_store_metrics(state_->handle, out.data(), out.size())
                          : larder_store_stats(state_->handle, out.data(), out.size());
@@ -133,6 +172,12 @@ class Store {
   [[nodiscard]] const std::shared_ptr<StoreState>& state() const { return state_; }
 
  private:
+  void let_log_go() {
+    if (state_->log != nullptr) {
+      state_->log->let_go();
+    }
+  }
+
   std::shared_ptr<StoreState> state_;
 };
 
@@ -172,12 +217,10 @@ class Space {
     larder_error error{};
     larder_code code = LARDER_OK;
     {
-      const nb::gil_scoped_release released;
+      const Released released;
       code = larder_space_open(store.state()->handle, &options, &state_->handle, &error);
       if (code == LARDER_OK) {
-        const std::lock_guard lock(store.state()->mutex);
-        std::erase_if(store.state()->spaces, [](const std::weak_ptr<SpaceState>& space) { return space.expired(); });
-        store.state()->spaces.push_back(state_);
+        store.state()->add(state_);
       }
     }
     if (code != LARDER_OK) {
@@ -186,13 +229,10 @@ class Space {
   }
   Space(const Space&) = delete;
   Space& operator=(const Space&) = delete;
-  ~Space() {
-    const nb::gil_scoped_release released;
-    state_.reset();
-  }
+  ~Space() { drop(state_); }
 
   void close() {
-    const nb::gil_scoped_release released;
+    const Released released;
     state_->close();
   }
 
@@ -201,7 +241,7 @@ class Space {
     larder_error error{};
     larder_code code = LARDER_OK;
     {
-      const nb::gil_scoped_release released;
+      const Released released;
       code = larder_space_clear(state_->handle, timeout_seconds, &error);
     }
     if (code != LARDER_OK) {
@@ -215,7 +255,7 @@ class Space {
     larder_error error{};
     larder_code code = LARDER_OK;
     {
-      const nb::gil_scoped_release released;
+      const Released released;
       code = larder_space_digest(state_->handle, out.data());
     }
     if (code != LARDER_OK) {
@@ -243,7 +283,7 @@ class Space {
     larder_error error{};
     larder_code code = LARDER_OK;
     {
-      const nb::gil_scoped_release released;
+      const Released released;
       code = larder_exists(state_->handle, raw.data(), count, needs.has_value() ? asked.data() : nullptr, asked.size(),
                            &terms, restorable.data(), want_present ? present.data() : nullptr, &error);
     }
@@ -370,7 +410,7 @@ class Space {
     larder_error error{};
     larder_code code = LARDER_OK;
     {
-      const nb::gil_scoped_release released;
+      const Released released;
       code = is_put ? larder_put(state_->handle, pages.data(), pages.size(), &terms, &error)
                     : larder_get(state_->handle, pages.data(), pages.size(), &terms, &error);
     }
@@ -430,55 +470,61 @@ std::string option_help(const std::optional<std::string>& backend) {
   return text;
 }
 
+using InFrame = nb::call_guard<Frame>;
+
 }  // namespace
 }  // namespace larder_python
 
 // NOLINTNEXTLINE: the macro is nanobind's
 NB_MODULE(_native, m) {
   using namespace larder_python;  // NOLINT(google-build-using-namespace): the classes that this module has
-  nb::set_leak_warnings(false);   // objects that live until the process ends are no leak
-  nb::class_<Cancel>(m, "Cancel").def(nb::init<>()).def("set", &Cancel::set);
+  count_anew_after_fork();
+  nb::set_leak_warnings(false);  // objects that live until the process ends are no leak
+  nb::class_<Cancel>(m, "Cancel").def(nb::init<>(), InFrame()).def("set", &Cancel::set, InFrame());
 
   nb::class_<PageLayout>(m, "PageLayout")
       .def(nb::init<const std::vector<std::tuple<uint64_t, uint64_t, uint64_t>>&, uint64_t, uint64_t>(),
-           nb::arg("segments"), nb::arg("slots_per_page"), nb::arg("slots"))
-      .def("addresses", &PageLayout::addresses, nb::arg("slot"))
+           nb::arg("segments"), nb::arg("slots_per_page"), nb::arg("slots"), InFrame())
+      .def("addresses", &PageLayout::addresses, nb::arg("slot"), InFrame())
       .def_prop_ro("segment_count", &PageLayout::segment_count)
       .def_prop_ro("page_bytes", &PageLayout::page_bytes)
       .def_prop_ro("slots_per_page", &PageLayout::slots_per_page)
       .def_prop_ro("slots", &PageLayout::slots);
 
-  nb::class_<Store>(m, "Store")
+  PyType_Slot store_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&Store::traverse)},
+                               {Py_tp_clear, reinterpret_cast<void*>(&Store::forget)},
+                               {0, nullptr}};
+  nb::class_<Store>(m, "Store", nb::type_slots(store_slots))
       .def(nb::init<const std::string&, const std::string&, const std::vector<std::tuple<uint64_t, uint64_t>>&,
                     const nb::object&>(),
-           nb::arg("backend"), nb::arg("config"), nb::arg("memory"), nb::arg("log").none())
-      .def("close", &Store::close, nb::arg("timeout"))
-      .def("add_memory", &Store::add_memory, nb::arg("regions"))
-      .def("clear", &Store::clear, nb::arg("timeout"))
-      .def("text", &Store::text, nb::arg("metrics"));
+           nb::arg("backend"), nb::arg("config"), nb::arg("memory"), nb::arg("log").none(), InFrame())
+      .def("close", &Store::close, nb::arg("timeout"), InFrame())
+      .def("add_memory", &Store::add_memory, nb::arg("regions"), InFrame())
+      .def("clear", &Store::clear, nb::arg("timeout"), InFrame())
+      .def("text", &Store::text, nb::arg("metrics"), InFrame());
 
   nb::class_<Space>(m, "Space")
       .def(nb::init<const Store&, uint32_t, const std::string&, const std::string&, const std::string&,
                     const std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>&,
                     const std::vector<PoolTuple>&>(),
            nb::arg("store"), nb::arg("page_size"), nb::arg("identity"), nb::arg("adapter"), nb::arg("salt"),
-           nb::arg("ranks"), nb::arg("pools"))
-      .def("close", &Space::close)
-      .def("clear", &Space::clear, nb::arg("timeout"))
-      .def("digest", &Space::digest)
+           nb::arg("ranks"), nb::arg("pools"), InFrame())
+      .def("close", &Space::close, InFrame())
+      .def("clear", &Space::clear, nb::arg("timeout"), InFrame())
+      .def("digest", &Space::digest, InFrame())
       .def("exists", &Space::exists, nb::arg("keys"), nb::arg("needs").none(), nb::arg("timeout"),
-           nb::arg("want_present"), nb::arg("cancel").none())
+           nb::arg("want_present"), nb::arg("cancel").none(), InFrame())
       .def("get", &Space::get, nb::arg("keys"), nb::arg("pool"), nb::arg("slots"), nb::arg("layout"),
-           nb::arg("timeout"), nb::arg("cancel").none())
+           nb::arg("timeout"), nb::arg("cancel").none(), InFrame())
       .def("put", &Space::put, nb::arg("keys"), nb::arg("pool"), nb::arg("slots"), nb::arg("layout"),
-           nb::arg("parent").none(), nb::arg("flags"), nb::arg("timeout"), nb::arg("cancel").none())
-      .def("get_pages", &Space::get_pages, nb::arg("pages"), nb::arg("timeout"), nb::arg("cancel").none())
+           nb::arg("parent").none(), nb::arg("flags"), nb::arg("timeout"), nb::arg("cancel").none(), InFrame())
+      .def("get_pages", &Space::get_pages, nb::arg("pages"), nb::arg("timeout"), nb::arg("cancel").none(), InFrame())
       .def("put_pages", &Space::put_pages, nb::arg("pages"), nb::arg("flags"), nb::arg("timeout"),
-           nb::arg("cancel").none());
+           nb::arg("cancel").none(), InFrame());
 
-  m.def("page_keys", &page_keys, nb::arg("tokens"), nb::arg("page_size"), nb::arg("prior").none());
-  m.def("lengths", &lengths, nb::arg("words"));
-  m.def("option_help", &option_help, nb::arg("backend").none());
+  m.def("page_keys", &page_keys, nb::arg("tokens"), nb::arg("page_size"), nb::arg("prior").none(), InFrame());
+  m.def("lengths", &lengths, nb::arg("words"), InFrame());
+  m.def("option_help", &option_help, nb::arg("backend").none(), InFrame());
   m.def("version", [] { return std::string(larder_version()); });
   m.def("abi_version", [] { return larder_abi_version(); });
   m.def("backends", [] { return std::string(larder_backends()); });
@@ -487,8 +533,8 @@ NB_MODULE(_native, m) {
   m.def(
       "set_error_class", [](const nb::object& error_class) { g_error_class = nb::object(error_class).release().ptr(); },
       nb::arg("error_class"));
-  // The last thing before the interpreter ends: no message of a thread of the library may ask for it any more.
-  m.def("stop_log", [] { g_interpreter_ends.store(true); });
+  // The last thing before the interpreter ends.
+  m.def("stop_log", &at_interpreter_end);
 
   if (larder_abi_version() != LARDER_ABI_VERSION) {
     throw nb::import_error("liblarder.so has another ABI version than larder._native was built for");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles that may be closed while other threads are inside them, and the log function.
+// Handles that may be closed while other threads are inside them.
 //
 // Every call passes a gate; closing shuts it and waits until all have left. So a call on a closed handle is an error,
 // and the C interface's rules (no close while a call uses the handle, no use in a child of fork()) hold whatever Python
@@ -22,66 +22,47 @@
 #include <vector>
 
 #include "_native_arguments.h"
+#include "_native_exit.h"
+#include "_native_log.h"
 #include "larder/larder.h"
 
 namespace larder_python {
 
-// ---- log ----
-
-// One function per process, as the C interface has it. Messages may come from any thread, also while the interpreter
-// ends: from then on they are dropped.
-inline std::atomic<PyObject*> g_log{nullptr};
-inline std::atomic<bool> g_interpreter_ends{false};
-
-inline void write_log(void*, int32_t level, const char* where, const char* message) {
-  if (g_interpreter_ends.load() || g_log.load() == nullptr) {
-    return;
-  }
-  const nb::gil_scoped_acquire gil;
-  PyObject* log = g_log.load();
-  if (log == nullptr) {
-    return;
-  }
-  Py_INCREF(log);  // the call may let another thread replace it
-  PyObject* text = PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::strlen(message)), "replace");
-  PyObject* answer =
-      text == nullptr ? nullptr : PyObject_CallFunction(log, "isO", static_cast<int>(level), where, text);
-  Py_XDECREF(text);
-  if (answer == nullptr) {
-    PyErr_WriteUnraisable(log);
-  }
-  Py_XDECREF(answer);
-  Py_DECREF(log);
-}
-
-// Puts a log function in force while a store is opened with it; for good if it could be. Under the GIL.
-class LogChange {
+// A moment at which all waits that share it end.
+class Deadline {
  public:
-  // None: nothing changes.
-  explicit LogChange(const nb::object& log) {
-    if (!log.is_none()) {
-      mine_ = log.ptr();
-      Py_INCREF(mine_);
-      before_ = g_log.exchange(mine_);
+  explicit Deadline(double seconds)  // 0 or less: none
+      : is_limited_(seconds > 0),
+        end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                std::chrono::duration<double>(is_limited_ ? std::min(seconds, kLongest) : 0.0))) {}
+  template <typename IsReady>
+  bool wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, IsReady is_ready) const {
+    if (is_limited_) {
+      return changed.wait_until(lock, end_, is_ready);
     }
+    changed.wait(lock, is_ready);
+    return true;
   }
-  LogChange(const LogChange&) = delete;
-  LogChange& operator=(const LogChange&) = delete;
-  void keep() { is_kept_ = true; }
-  ~LogChange() {
-    // A store that was opened meanwhile has its own: then `mine_` is what that one will let go of.
-    PyObject* now = mine_;
-    const bool is_back = !is_kept_ && mine_ != nullptr && g_log.compare_exchange_strong(now, before_);
-    Py_XDECREF(is_back ? mine_ : before_);
+  bool lock(std::unique_lock<std::timed_mutex>& lock) const {
+    if (is_limited_) {
+      return lock.try_lock_until(end_);
+    }
+    lock.lock();
+    return true;
+  }
+  // Above 0 also when it is over; without a limit `otherwise`.
+  [[nodiscard]] double left(double otherwise) const {
+    constexpr double kLeast = 0.001;
+    return is_limited_ ? std::max(kLeast, std::chrono::duration<double>(end_ - Clock::now()).count()) : otherwise;
   }
 
  private:
-  PyObject* mine_ = nullptr;
-  PyObject* before_ = nullptr;
-  bool is_kept_ = false;
-};
+  using Clock = std::chrono::steady_clock;
+  static constexpr double kLongest = 1e7;  // as the C interface has it
 
-// ---- handles ----
+  bool is_limited_;
+  Clock::time_point end_;
+};
 
 // Calls enter and leave; closing shuts the gate and waits until all have left.
 class Gate {
@@ -105,17 +86,11 @@ class Gate {
       empty_.notify_all();
     }
   }
-  // False: some had not left after so many seconds (0: no limit). The gate stays shut.
-  bool shut_and_wait(double seconds) {
+  // False: some had not left in time. The gate stays shut.
+  bool shut_and_wait(const Deadline& deadline) {
     std::unique_lock lock(mutex_);
     is_shut_ = true;
-    const auto is_empty = [this] { return inside_ == 0; };
-    if (seconds > 0) {
-      constexpr double kLongest = 1e7;  // as the C interface has it
-      return empty_.wait_for(lock, std::chrono::duration<double>(std::min(seconds, kLongest)), is_empty);
-    }
-    empty_.wait(lock, is_empty);
-    return true;
+    return deadline.wait(empty_, lock, [this] { return inside_ == 0; });
   }
 
  private:
@@ -131,19 +106,43 @@ struct SpaceState;
 struct StoreState {
   Gate gate;  // calls of its namespaces pass it, too
   larder_store* handle = nullptr;
-  std::mutex mutex;
-  std::vector<std::weak_ptr<SpaceState>> spaces;  // guarded by mutex
+  std::shared_ptr<LogRelay> log;  // null: silent
+  std::timed_mutex closing;       // held while the library closes the store
+  std::mutex mutex;               // of the namespaces
+  std::condition_variable space_closed;
+  std::vector<std::weak_ptr<SpaceState>> spaces;
+  int open_spaces = 0;                // that the library has; a namespace that is being dropped counts, too
+  std::atomic<bool> was_late{false};  // a close ended at its deadline
 
   bool enter() { return gate.enter(); }
   void leave() { gate.leave(); }
-  // Without the GIL. Closes the namespaces first. LARDER_DEADLINE_EXCEEDED leaves the handle open, to be closed again;
-  // calls are refused from then on. timeout_seconds: for calls in other threads (0: no limit), and again for the store
-  // (0: its own). In a child of fork() it does nothing.
-  larder_code close(double timeout_seconds, larder_error* error);
-  ~StoreState() {
-    larder_error error{};
-    (void)close(0.0, &error);  // what is left then keeps its memory: nobody is there to close it again
+  void add(const std::shared_ptr<SpaceState>& space) {
+    const std::lock_guard lock(mutex);
+    ++open_spaces;
+    std::erase_if(spaces, [](const std::weak_ptr<SpaceState>& one) { return one.expired(); });
+    spaces.push_back(space);
   }
+  void note_closed_space() {
+    const std::lock_guard lock(mutex);
+    --open_spaces;
+    space_closed.notify_all();
+  }
+  // Without the GIL. Closes the namespaces first. LARDER_DEADLINE_EXCEEDED leaves the handle open, to be closed again;
+  // calls are refused from then on. timeout_seconds: of all of it; 0: none for calls in other threads, then the
+  // store's own. log_seconds: for the log function to have the last lines, at most. In a child of fork() it does
+  // nothing.
+  larder_code close(double timeout_seconds, double log_seconds, larder_error* error) {
+    const larder_code code = gate.is_of_this_process() ? try_close(timeout_seconds, log_seconds, error) : LARDER_OK;
+    if (code == LARDER_DEADLINE_EXCEEDED) {
+      was_late.store(true);
+    }
+    return code;
+  }
+  ~StoreState();
+
+ private:
+  larder_code try_close(double timeout_seconds, double log_seconds, larder_error* error);
+  bool close_spaces(const Deadline& deadline);
 };
 
 struct SpaceState {
@@ -171,45 +170,73 @@ struct SpaceState {
     if (!gate.is_of_this_process()) {
       return;
     }
-    (void)gate.shut_and_wait(0);
+    (void)gate.shut_and_wait(Deadline(0));
     const std::lock_guard lock(mutex);
     if (handle != nullptr) {
       larder_space_close(std::exchange(handle, nullptr));
+      store->note_closed_space();
     }
   }
   ~SpaceState() { close(); }
 };
 
-inline larder_code StoreState::close(double timeout_seconds, larder_error* error) {
-  if (!gate.is_of_this_process()) {
-    return LARDER_OK;
-  }
-  if (!gate.shut_and_wait(timeout_seconds)) {
-    constexpr char kMessage[] = "calls of other threads are still in the store; close it again when they have ended";
-    error->code = LARDER_DEADLINE_EXCEEDED;
-    std::memcpy(error->message, kMessage, sizeof(kMessage));
-    return LARDER_DEADLINE_EXCEEDED;
-  }
-  // No namespace is opened from here on, and no call is in one.
+// False: another thread drops one, and was not done in time.
+inline bool StoreState::close_spaces(const Deadline& deadline) {
   std::vector<std::weak_ptr<SpaceState>> open;
-  {
-    const std::lock_guard lock(mutex);
-    open.swap(spaces);
-  }
+  std::unique_lock lock(mutex);
+  open.swap(spaces);
+  lock.unlock();
   for (const std::weak_ptr<SpaceState>& space : open) {
     if (const std::shared_ptr<SpaceState> state = space.lock()) {
       state->close();
     }
   }
-  const std::lock_guard lock(mutex);
+  lock.lock();
+  return deadline.wait(space_closed, lock, [this] { return open_spaces == 0; });
+}
+
+inline larder_code StoreState::try_close(double timeout_seconds, double log_seconds, larder_error* error) {
+  const auto late = [error](const char* message) {
+    error->code = LARDER_DEADLINE_EXCEEDED;
+    std::strncpy(error->message, message, sizeof(error->message) - 1);
+    return LARDER_DEADLINE_EXCEEDED;
+  };
+  const Deadline deadline(timeout_seconds);
+  if (!gate.shut_and_wait(deadline)) {
+    return late("calls of other threads are still in the store; close it again when they have ended");
+  }
+  // No namespace is opened from here on, and no call is in one.
+  std::unique_lock lock(closing, std::defer_lock);
+  if (!deadline.lock(lock)) {
+    return late("another thread is closing the store");
+  }
   if (handle == nullptr) {
     return LARDER_OK;
   }
-  const larder_code code = larder_store_close(handle, timeout_seconds, error);
-  if (code == LARDER_OK) {
-    handle = nullptr;  // else it is open, and may be closed again
+  if (!close_spaces(deadline)) {
+    return late("another thread is closing a namespace of the store");
   }
-  return code;
+  const larder_code code = larder_store_close(handle, deadline.left(timeout_seconds), error);
+  if (code != LARDER_OK) {
+    return code;  // it is open, and may be closed again
+  }
+  handle = nullptr;
+  if (log != nullptr) {
+    log->finish(std::min(log_seconds, deadline.left(log_seconds)));
+  }
+  return LARDER_OK;
+}
+
+// Takes no GIL: it may run under or without it.
+inline StoreState::~StoreState() {
+  // At the end of the interpreter a store that was late is not waited for again.
+  if (!was_late.load() || !g_interpreter_ends.load()) {
+    larder_error error{};
+    (void)close(0.0, 0.0, &error);  // the log function may need a lock that is held around the drop
+  }
+  if (log != nullptr && handle != nullptr) {
+    (void)new std::shared_ptr<LogRelay>(log);  // the library may write to it; nobody is there to close the store again
+  }
 }
 
 // A call inside a handle: raises if the handle is closed. Made and ended under or without the GIL.
@@ -239,14 +266,8 @@ struct Cancel {
   }
   Cancel(const Cancel&) = delete;
   Cancel& operator=(const Cancel&) = delete;
-  ~Cancel() {
-    const nb::gil_scoped_release released;
-    larder_cancel_free(handle);
-  }
-  void set() {
-    const nb::gil_scoped_release released;
-    larder_cancel_set(handle);
-  }
+  ~Cancel() { larder_cancel_free(handle); }
+  void set() { larder_cancel_set(handle); }
 };
 
 inline larder_terms make_terms(double timeout_seconds, uint32_t flags, Cancel* cancel) {

@@ -4,6 +4,7 @@
 import atexit
 import json
 import os
+import time
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
@@ -19,7 +20,7 @@ Log = Callable[[int, str, str], object]
 MAX_KEYS = 65536
 MAX_PAGES = 65536
 
-# What is still open when the interpreter ends is closed then, for this long at most.
+# What is still open when the interpreter ends is closed then, for this long at most, all together.
 _CLOSE_AT_EXIT_SECONDS = 5.0
 _open_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
@@ -29,9 +30,10 @@ _POOL_REPLICATED = 1
 
 
 def _close_at_exit() -> None:
+    end = time.monotonic() + _CLOSE_AT_EXIT_SECONDS
     for store in list(_open_stores):
         try:
-            store.close(_CLOSE_AT_EXIT_SECONDS)
+            store.close(max(0.1, end - time.monotonic()))
         except Error:
             pass  # the process ends; what the disk still works on is lost with it
 
@@ -43,8 +45,9 @@ class Store:
     :func:`larder.option_help`) as a mapping, or a JSON object as text; a path may be a str or a pathlib.Path.
     memory: (address, size) of regions where payloads mostly lie, aligned to 4096 bytes: registered with the device
     once; they have to live until :meth:`close`.
-    log: called as ``log(level, where, message)`` from any thread, level 0 debug to 3 error; it must not call Larder.
-    One per process: the last one that a store was opened with. None: silent.
+    log: called as ``log(level, where, message)``, level 0 debug to 3 error, one line after the other on a thread of its
+    own; of lines that come too fast some are lost, and counted. Of several open stores with a log the newest has the
+    lines of all. It is let go when the store is closed. None: silent.
 
     Raises :class:`larder.Error`: INVALID_ARGUMENT for an unknown backend or option (the message lists the known ones),
     CONFLICT if another process has the store, UNAVAILABLE if it cannot be reached, read or written.
@@ -111,9 +114,9 @@ class Store:
     def close(self, timeout: Optional[float] = None) -> None:
         """Closes the spaces and the store; waits for calls in other threads and for what the disk works on.
 
-        timeout: for each of the two; None: for calls no limit, then the store's own. Closing again does nothing. Raises
-        Error DEADLINE_EXCEEDED if something still runs then: the store keeps the memory that it was lent, takes no more
-        calls, and may be closed again.
+        timeout: for both together; None: for calls no limit, then the store's own. Closing again does nothing. Raises
+        Error DEADLINE_EXCEEDED if something still runs then, or another thread is still closing it: the store keeps the
+        memory that it was lent, takes no more calls, and may be closed again.
         """
         self._native.close(timeout or 0.0)
         _open_stores.discard(self)
@@ -150,6 +153,7 @@ class Space:
         salt: str,
         ranks: tuple[int, int, int, int, int, int],
     ) -> None:
+        self._store = store  # where the garbage collector finds the log function, which may have this space
         self.pools: tuple[Pool, ...] = tuple(pools)
         self._index = {pool.name: i for i, pool in enumerate(self.pools)}
         described = [

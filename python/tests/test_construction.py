@@ -43,6 +43,41 @@ def test_what_cannot_work_is_an_error_at_construction(engine, extra, text):
         make(engine, **extra)
 
 
+@pytest.mark.parametrize("host", ["10.0.0..5", ".", "a" * 70, "a\0b", 3])
+def test_a_host_of_metrics_that_can_be_none_is_an_error(engine, host):
+    with pytest.raises(ValueError, match="metrics_host is"):
+        make(engine, metrics_port=9000, metrics_host=host)
+
+
+@pytest.mark.parametrize("host", ["x y", "*", "no.such.host.invalid"])
+def test_a_host_that_nobody_knows_is_trouble_and_no_error(engine, host):
+    storage = make(engine, metrics_port=9000, metrics_host=host)
+    storage.close()
+    assert storage.troubles() == {"metrics_port": 1}
+
+
+def test_a_construction_that_fails_late_leaves_the_store_to_the_next(engine, tmp_path, monkeypatch):
+    from larder.sglang import storage
+
+    def fail(*arguments):
+        raise RuntimeError("late")
+
+    extra = {"backend": "file", "directory": str(tmp_path / "store"), "max_size": "64M"}
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "WeightGuard", fail)
+        with pytest.raises(RuntimeError, match="late") as kept:
+            make(engine, **extra)
+    make(engine, **extra).close()
+    del kept
+
+
+@pytest.mark.parametrize("seconds, told", [(4, 0), (4.5, 0), (4.6, 1)])
+def test_patience_beyond_that_of_sglang_is_told(engine, caplog, seconds, told):
+    with caplog.at_level(logging.WARNING, "larder.sglang"):
+        make(engine, timeout_seconds=seconds).close()
+    assert len([r for r in caplog.records if "the server ends" in r.getMessage()]) == told
+
+
 @pytest.mark.parametrize(
     "extra, text",
     [

@@ -26,9 +26,71 @@ def test_metrics_are_served_until_the_end(make_storage):
     assert 'troubles_total{kind="metrics_port"} 1' in without.store_metrics()
     with pytest.raises(ValueError, match="a port from 1 to 65535"):
         make_storage(metrics_port=0)
+    without.close()
     storage.close()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url + "/metrics", timeout=10)
+
+
+def test_a_page_whose_port_is_taken_opens_when_the_port_is_free(engine):
+    import urllib.request
+
+    from larder.sglang.metrics_page import MetricsPage
+
+    first = MetricsPage("127.0.0.1", 0, lambda: "first 1\n")
+    opened = threading.Event()
+    second = MetricsPage("127.0.0.1", first.port, lambda: "second 1\n", lambda page: opened.set(), pause=0.01)
+    never = MetricsPage("127.0.0.1", first.port, lambda: "never 1\n")
+    try:
+        assert first.trouble is None and second.trouble is not None and not opened.wait(0.1)
+        never.close()  # does not wait for its next try
+        first.close()
+        assert opened.wait(60) and second.trouble is None
+        assert urllib.request.urlopen(f"http://127.0.0.1:{second.port}/metrics", timeout=10).read() == b"second 1\n"
+    finally:
+        second.close()
+
+
+def test_a_close_does_not_wait_for_a_name_server(engine, monkeypatch):
+    import socket
+
+    from larder.sglang import metrics_page
+
+    real, asked, go_on = socket.getaddrinfo, threading.Event(), threading.Event()
+    calls, answers = [], []
+
+    def silent(*arguments, **named):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise socket.gaierror("no such host")
+        asked.set()
+        answers.append(go_on.wait(30))
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(metrics_page.socket, "getaddrinfo", silent)
+    page = metrics_page.MetricsPage("127.0.0.1", 0, lambda: "x 1\n", pause=0.01)
+    assert asked.wait(60)
+    page.close()
+    go_on.set()
+    page._thread.join(60)
+    assert answers == [True] and not page._thread.is_alive()  # it serves nothing
+
+
+def test_a_page_whose_owner_fails_at_its_opening_is_closed_all_the_same(engine, monkeypatch):
+    from larder.sglang.metrics_page import MetricsPage
+
+    monkeypatch.setattr(threading, "excepthook", lambda what: None)
+    told = threading.Event()
+
+    def fail(page):
+        told.set()
+        raise RuntimeError("of the owner")
+
+    first = MetricsPage("127.0.0.1", 0, lambda: "first 1\n")
+    second = MetricsPage("127.0.0.1", first.port, lambda: "second 1\n", fail, pause=0.01)
+    first.close()
+    assert told.wait(60)
+    second.close()
 
 
 def test_the_metrics_have_the_troubles(make_storage):

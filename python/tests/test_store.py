@@ -139,6 +139,15 @@ def test_wrong_arguments_are_errors(store, call):
     assert caught.value.code is larder.Code.INVALID_ARGUMENT
 
 
+def test_a_wrong_page_behind_others_is_an_error_that_names_it(store):
+    space = space_of(store)
+    pages = [larder.Page(key(1), bytes(64)), larder.Page(key(2), bytes(63)), larder.Page(key(3), bytes(64))]
+    with pytest.raises(larder.Error, match="page 1: the segments have 63 bytes") as caught:
+        space.put_pages(pages)
+    assert caught.value.code is larder.Code.INVALID_ARGUMENT
+    assert space.exists([key(1)]).best == 0
+
+
 @pytest.mark.parametrize(
     "call, error",
     [

@@ -158,14 +158,16 @@ Status run_pages(larder_space* space, larder_page* pages, std::size_t count, con
   } else {
     space->owner->store->get(space->space, work, terms);
   }
-  Status first;
-  for (std::size_t i = 0; i < count; ++i) {
-    pages[i].code = static_cast<std::int32_t>(work[i].status.code());
-    if (first.is_ok() && !work[i].status.is_ok()) {
-      first = Status(work[i].status.code(), "page " + std::to_string(i) + ": " + work[i].status.message());
-    }
+  for (std::size_t i = 0; i < count; ++i) pages[i].code = static_cast<std::int32_t>(work[i].status.code());
+  // Of a wrong page rather than of those before it that are cancelled for it.
+  auto told = std::find_if(work.begin(), work.end(), [](const larder::CallPage& page) {
+    return page.status.code() == StatusCode::kInvalidArgument;
+  });
+  if (told == work.end()) {
+    told = std::find_if(work.begin(), work.end(), [](const larder::CallPage& page) { return !page.status.is_ok(); });
   }
-  return first;
+  if (told == work.end()) return Status::ok();
+  return Status(told->status.code(), "page " + std::to_string(told - work.begin()) + ": " + told->status.message());
 }
 
 larder_code pages_call(larder_space* space, larder_page* pages, std::size_t count, const larder_terms* terms,

@@ -198,6 +198,19 @@ TEST_F(LarderCTest, NoPageOfAWrongCallIsOk) {
   EXPECT_NE(std::string(error_.message).find("larder_page 1: reserved"), std::string::npos) << error_.message;
 }
 
+TEST_F(LarderCTest, TheAnswerTellsOfTheWrongPageWhereverItIs) {
+  std::string kv(100, 'k');
+  larder_segment right{kv.data(), 100}, wrong{kv.data(), 99};
+  larder_page pages[] = {page(0, 0, &right), page(1, 0, &wrong), page(2, 0, &right)};
+  for (auto* call : {&larder_put, &larder_get}) {
+    EXPECT_EQ(call(space_, pages, 3, nullptr, &error_), LARDER_INVALID_ARGUMENT);
+    EXPECT_EQ(std::string(error_.message).substr(0, 7), "page 1:") << error_.message;
+    EXPECT_EQ(pages[0].code, LARDER_CANCELLED);
+    EXPECT_EQ(pages[1].code, LARDER_INVALID_ARGUMENT);
+    EXPECT_EQ(pages[2].code, LARDER_CANCELLED);
+  }
+}
+
 TEST_F(LarderCTest, AQueryThatFailsLeavesNoOldWords) {
   std::uint64_t restorable = 0, present[2] = {};
   const larder_need needs[] = {{0, LARDER_ALL_PAGES, 0}, {1, LARDER_TRAILING_PAGES, 1}};

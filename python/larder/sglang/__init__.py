@@ -14,7 +14,7 @@ Keys of the extra config, beside SGLang's own:
     engine_version             SGLang's version; a constant text keeps the pages over an upgrade, at the operator's risk
     metrics_port               none; the first rank's port of a page for Prometheus, the other ranks have the next ones
     metrics_host               "127.0.0.1"; where that page listens
-    timeout_seconds            4.0; of a query and of a read
+    timeout_seconds            4.0; of a query and of a read; above 4.5 the log warns
     put_timeout_seconds        5.0; of a write
     rank_directories           false; true: each rank has a store of its own below `directory`, each of `max_size`
     hicache_storage_pass_prefix_keys  false; SGLang's, set it to true: heads of prompts then stay longer than tails

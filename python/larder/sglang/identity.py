@@ -9,10 +9,12 @@ import json
 import logging
 import os
 import threading
-from typing import Any, Mapping, Optional
+import uuid
+from typing import Any, Callable, Mapping, Optional
 
 from sglang.srt import runtime_context
 
+from larder.sglang import loaded
 from larder.sglang.settings import Settings
 from larder.sglang.weights import weights_fingerprint
 
@@ -58,6 +60,8 @@ class Identity:
         self._fingerprints: dict[tuple[str, Optional[str]], str] = {}
         self._last: tuple[Any, str] = (None, "")
         self._has_told_of_counters = False
+        # Later SGLang takes new weights out of files that are new themselves.
+        self._is_first_look = True
         self._fixed = {
             "engine": "sglang",
             "engine_version": settings.engine_version or _engine_version(),
@@ -67,12 +71,13 @@ class Identity:
             "tp_lcm_size": None,
             "should_split_heads": False,
             "dcp": [config.dcp_rank, config.dcp_size, config.logical_page_size],
-            **_cache_scales(),
+            **self._cache_scales(),
             **_stage(config),
         }
         self._require_model_fields()
         self.text()
         self.draft = self._draft()
+        self._is_first_look = False
 
     def weights(self) -> Weights:
         """What names SGLang's weights as of now."""
@@ -140,11 +145,44 @@ class Identity:
     def _fingerprint(self, path: Any, revision: Any, key: str) -> str:
         place = (str(path), revision)
         if place not in self._fingerprints:
-            try:
-                self._fingerprints[place] = weights_fingerprint(*place)
-            except ValueError as error:
-                raise ValueError(f"larder: {error}. Set {key} in the extra config to a text that names the weights.")
+            self._fingerprints[place] = self._read_once(
+                ("weights", *place), lambda: self._read_fingerprint(place), f"Set {key}"
+            )
         return self._fingerprints[place]
+
+    def _read_fingerprint(self, place: tuple[str, Optional[str]]) -> str:
+        if self._is_first_look and self.is_as_launched() and _is_attached_at_run_time():
+            _require_unchanged(place[0])
+        return weights_fingerprint(*place)
+
+    def _read_once(self, what: tuple[Any, ...], read: Callable[[], str], how: str) -> str:
+        """What read() gave this engine at first. Of several machines one alone may see a change, and a refusal at run
+        time would let the ranks of the others wait for its ranks for ever: there it is a text that no other has, so
+        that all ranks miss."""
+        try:
+            return loaded.once(self.engine(), what, read)
+        except ValueError as error:
+            message = f"larder: {error}. {how} in the extra config to a text that names the weights"
+            if isinstance(error, _ChangedError) and what[0] == "weights":
+                message += ", or give the update a weight_version"
+            if not (self._is_first_look and _is_attached_at_run_time() and machines() > 1):
+                raise ValueError(f"{message}.") from error
+            logger.error("%s; until then nothing is found, on any machine of the server.", message)
+            return f"unknown {uuid.uuid4().hex}"
+
+    def _cache_scales(self) -> dict[str, str]:
+        """What a cache of 8-bit numbers is multiplied with, if a file says it: bytes with other scales are other
+        numbers. Read once, as SGLang does at its start, whatever the weights have become since."""
+        path = _read("get_model", "quantization_param_path")
+        if path is None:
+            return {}
+
+        def read() -> str:
+            if self._settings.weights_fingerprint is None and _is_attached_at_run_time():
+                _require_unchanged(str(path))
+            return _digest_of(path)
+
+        return {"cache_scales": self._read_once(("scales", str(path)), read, "Set weights_fingerprint")}
 
     def _require_model_fields(self) -> None:
         if self._settings.weights_fingerprint is not None:
@@ -161,6 +199,19 @@ class Identity:
     def _weight_version(self) -> Optional[str]:
         version = _read("get_serving", "weight_version")
         return None if version is None else str(version)
+
+
+class _ChangedError(ValueError):
+    """A file has changed since the process began."""
+
+
+def _require_unchanged(path: str) -> None:
+    changed = loaded.changed_since_start(path)
+    if changed is not None:
+        raise _ChangedError(
+            f"{changed!r} has changed since this process began; whether SGLang has loaded what is there now or what "
+            "was there before, nobody can tell"
+        )
 
 
 def is_offloading_decode_server() -> bool:
@@ -219,19 +270,18 @@ def _stage(config: Any) -> dict[str, Any]:
         return {"pp_layers": os.environ.get("SGLANG_PP_LAYER_PARTITION")}
 
 
-def _cache_scales() -> dict[str, str]:
-    """What a cache of 8-bit numbers is multiplied with, if a file says it: bytes with other scales are other numbers.
+def _is_attached_at_run_time() -> bool:
+    """Not at the start, which has just loaded the weights. SGLang notes its storage when the attach has succeeded."""
+    return _read("get_memory", "hicache_storage_backend", _ABSENT) is None
 
-    Read once, as SGLang does. Of a file that cannot be read SGLang makes scales of 1.
-    """
-    path = _read("get_model", "quantization_param_path")
-    if path is None:
-        return {}
+
+def _digest_of(path: str) -> str:
+    """Of a file that cannot be read SGLang makes scales of 1."""
     try:
         with open(path, "rb") as file:
-            return {"cache_scales": hashlib.sha256(file.read()).hexdigest()}
+            return hashlib.sha256(file.read()).hexdigest()
     except OSError:
-        return {"cache_scales": "unreadable"}
+        return "unreadable"
 
 
 def _plain(value: Any) -> Any:

@@ -4,50 +4,103 @@
 import http.server
 import socket
 import threading
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Optional
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsPage:
-    """Serves GET /metrics on a thread of its own until close(). Raises OSError if the address is taken.
+    """Serves GET /metrics on a thread of its own until close().
 
-    host, port: where it listens; port 0: any free one. `text` is called for each request, on the page's thread.
+    host, port: where it listens; port 0: any free one. `text` is called for each request, on a thread of the page.
+    Where it cannot listen, `trouble` says why, and it tries again every `pause` seconds; `on_open` is called, with the
+    page, on the page's thread when that has succeeded.
     """
 
-    def __init__(self, host: str, port: int, text: Callable[[], str]) -> None:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            timeout = 10  # seconds that a silent client may hold a thread
-
-            def do_GET(self) -> None:
-                is_found = self.path.partition("?")[0] == "/metrics"
-                body = text().encode() if is_found else b"the metrics are at /metrics\n"
-                self.send_response(200 if is_found else 404)
-                self.send_header("Content-Type", _CONTENT_TYPE if is_found else "text/plain")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Requests are not logged."""
-
-        class Server(http.server.ThreadingHTTPServer):
-            # The host's first address, of IPv4 or IPv6.
-            address_family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-
-            def handle_error(self, request: object, client_address: object) -> None:
-                """A client that goes away early is nothing for SGLang's log."""
-
-        self._server = Server((host, port), Handler)
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="larder-metrics", daemon=True)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        text: Callable[[], str],
+        on_open: Callable[["MetricsPage"], None] = lambda page: None,
+        pause: float = 10.0,
+    ) -> None:
+        self.host, self.port = host, port
+        self.trouble: Optional[Exception] = None
+        self._open: Callable[[], http.server.ThreadingHTTPServer] = lambda: _server(host, port, text)
+        self._on_open = on_open
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._is_closed = threading.Event()
+        self._server: Optional[http.server.ThreadingHTTPServer] = None
+        self._try()
+        self._thread = threading.Thread(target=self._run, name="larder-metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        with self._lock:
+            self._is_closed.set()
+            server = self._server
+        if server is None:
+            return  # the thread ends by itself; it may wait for a name server yet
+        server.shutdown()
         self._thread.join()
+        server.server_close()
+
+    def _try(self) -> bool:
+        """Whether it listens now; not once it is closed."""
+        try:
+            server = self._open()
+        except (OSError, OverflowError, ValueError) as error:  # also a port or a name that can be none
+            self.trouble = error
+            return False
+        with self._lock:
+            if self._is_closed.is_set():
+                server.server_close()
+                return False
+            self.port = server.server_address[1]
+            self.trouble = None
+            self._server = server
+            return True
+
+    def _run(self) -> None:
+        is_late = self._server is None
+        while self._server is None:
+            if self._is_closed.wait(self._pause):
+                return
+            self._try()
+        try:
+            if is_late:
+                self._on_open(self)
+        finally:
+            self._server.serve_forever()  # close() waits for it
+
+
+def _server(host: str, port: int, text: Callable[[], str]) -> http.server.ThreadingHTTPServer:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = 10  # seconds that a silent client may hold a thread
+
+        def do_GET(self) -> None:
+            is_found = self.path.partition("?")[0] == "/metrics"
+            body = text().encode() if is_found else b"the metrics are at /metrics\n"
+            self.send_response(200 if is_found else 404)
+            self.send_header("Content-Type", _CONTENT_TYPE if is_found else "text/plain")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are not logged."""
+
+    class Server(http.server.ThreadingHTTPServer):
+        # The host's first address, of IPv4 or IPv6.
+        address_family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that goes away early is nothing for SGLang's log."""
+
+    return Server((host, port), Handler)
 
 
 def plugin_metrics(troubles: Mapping[str, int], is_clear_owed: bool) -> str:

@@ -90,7 +90,7 @@ def read_settings(config: Any) -> Settings:
         put_timeout_seconds=_seconds(extra, "put_timeout_seconds", 5.0),
         has_interface_v1=bool(extra.get("interface_v1", 0)),
         has_file_storage_path="file_storage_path" in extra,
-        metrics_host=_text(extra, "metrics_host") or "127.0.0.1",
+        metrics_host=_host(extra, "metrics_host") or "127.0.0.1",
         metrics_port=_metrics_port(ranks, extra.get("metrics_port")),
         ranks=ranks,
         pieces=pieces,
@@ -174,6 +174,17 @@ def _text(extra: Mapping[str, Any], key: str) -> Optional[str]:
     value = extra.get(key)
     if value is not None and (not isinstance(value, str) or not value):
         raise ValueError(f"larder: {key} is {value!r}; it is a text, not empty")
+    return value
+
+
+def _host(extra: Mapping[str, Any], key: str) -> Optional[str]:
+    value = _text(extra, key)
+    try:
+        encoded = (value or "").encode("idna")
+    except UnicodeError as error:
+        raise ValueError(f"larder: {key} is {value!r}; a host's name or address ({error})") from error
+    if b"\0" in encoded:
+        raise ValueError(f"larder: {key} is {value!r}; a host's name or address")
     return value
 
 

@@ -7,7 +7,7 @@ One space for whole pages, one for each piece of pages that are in pieces (heads
 import contextlib
 import threading
 from collections import OrderedDict
-from typing import Any, Callable
+from typing import Callable
 
 import larder
 from larder.sglang.patience import Deadline

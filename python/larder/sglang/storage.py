@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LarderStorage: SGLang's storage backend."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -26,6 +27,7 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 _QUIET_CODES = frozenset({int(larder.Code.OK), int(larder.Code.NOT_FOUND), int(larder.Code.UNSUPPORTED)})
 _OK, _DECLINED = int(larder.Code.OK), int(larder.Code.UNSUPPORTED)
 _SMALL_PAGE_TOKENS = 16
+_MOST_SECONDS = 4.5  # of a read: twice that is less than the 10 s that SGLang waits for its threads
 _DETACH_SECONDS = 1.0  # that a detach waits for a store; then it is closed in the background
 
 T = TypeVar("T")
@@ -55,6 +57,14 @@ class LarderStorage(HiCacheStorage):
         self._is_closed = False
         self._identity = Identity(storage_config, settings)
         self._store = larder.Store(settings.backend, settings.store, log=_log)
+        try:
+            self._begin(settings, storage_config)
+        except BaseException:  # the store would be open for as long as somebody has the error
+            with contextlib.suppress(larder.Error):
+                self._store.close(_DETACH_SECONDS)
+            raise
+
+    def _begin(self, settings: Settings, storage_config: Any) -> None:
         self._spaces = SpaceTable(self._store, self._identity.text, settings.ranks, settings.pieces)
         self._guard = WeightGuard(self._identity)
         self._query_patience = Patience(settings.timeout_seconds)
@@ -64,8 +74,8 @@ class LarderStorage(HiCacheStorage):
         self._clearing = threading.Lock()
         self._is_clear_owed = False
         self._has_told_of_parents = False
-        self._metrics_page = self._open_metrics_page(settings)
         _tell_of_reach(settings, storage_config)
+        _tell_of_patience(settings.timeout_seconds)
         if not settings.has_interface_v1:
             logger.warning(
                 "larder: the extra config has no \"interface_v1\": 1; pages are copied on their way, and beginnings of "
@@ -73,18 +83,20 @@ class LarderStorage(HiCacheStorage):
             )
         if settings.has_file_storage_path:
             logger.info("larder: file_storage_path (SGLang's --file-storage-path) has no effect")
+        self._metrics_page = self._open_metrics_page(settings)
 
     def _open_metrics_page(self, settings: Settings) -> Optional[MetricsPage]:
         if settings.metrics_port is None:
             return None
-        try:
-            page = MetricsPage(settings.metrics_host, settings.metrics_port, self.store_metrics)
-        except (OSError, OverflowError) as error:
-            # Not raised: at an attach the other ranks would wait for this one for ever.
-            where = f"{settings.metrics_host}:{settings.metrics_port}"
-            self._trouble.note("metrics_port", f"cannot listen on {where}: {error}; this rank has no page with metrics")
-            return None
-        logger.info("larder: metrics at http://%s:%d/metrics", settings.metrics_host, page.port)
+        host, port = settings.metrics_host, settings.metrics_port
+        # One that cannot listen does not raise: at an attach the other ranks would wait for this one for ever.
+        page = MetricsPage(host, port, self.store_metrics, on_open=_tell_of_metrics)
+        if page.trouble is None:
+            _tell_of_metrics(page)
+        else:
+            self._trouble.note(
+                "metrics_port", f"cannot listen on {host}:{port}: {page.trouble}; this rank tries again every 10 s"
+            )
         return page
 
     # ---- life; the scheduler's thread ----
@@ -466,6 +478,10 @@ def _close_later(store: larder.Store) -> None:
                 return
 
 
+def _tell_of_metrics(page: MetricsPage) -> None:
+    logger.info("larder: metrics at http://%s:%d/metrics", page.host, page.port)
+
+
 def _tell_of_reach(settings: Settings, config: Any) -> None:
     """Where one rank cannot find what another has stored."""
     backend, is_shared = settings.backend, bool(settings.store.get("share_directory"))
@@ -480,6 +496,15 @@ def _tell_of_reach(settings: Settings, config: Any) -> None:
             "larder: the backend is \"file\", whose ranks share one machine, and the server has %d: a rank finds what "
             "was stored on its own machine only, and what is stored once for all ranks is missing on the others. With "
             "several machines use \"backend\": \"hf3fs\" with a metadata_server_url, or \"mooncake\"", machines(),
+        )  # fmt: skip
+
+
+def _tell_of_patience(timeout_seconds: float) -> None:
+    if timeout_seconds > _MOST_SECONDS:
+        logger.warning(
+            "larder: timeout_seconds is %g: a batch of a hybrid model may wait that long twice, and where SGLang "
+            "flushes or detaches while a read takes 10 s the server ends; set %g or less",
+            timeout_seconds, _MOST_SECONDS,
         )  # fmt: skip
 
 
