@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <span>
 #include <utility>
 
 #include "base/rng.h"
 #include "bench/bench_cache_world.h"
+#include "bench/quantile.h"
 
 namespace larder {
 namespace {
@@ -467,9 +467,8 @@ Status run_abort(const CacheBenchOptions& options, const std::string& shape, Cac
 }  // namespace
 
 double CacheBenchSamples::quantile(double q) {
-  if (us.empty()) return 0;
   std::sort(us.begin(), us.end());
-  return us[static_cast<std::size_t>(std::ceil(q * static_cast<double>(us.size() - 1)))];
+  return quantile_of_sorted(us, q);
 }
 
 double CacheBenchRow::figure() const { return bar_of == "p99.9" ? p999.median : p50.median; }

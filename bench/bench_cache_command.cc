@@ -7,6 +7,7 @@
 #include "bench/bench_cache.h"
 #include "bench/real_storage_machine.h"
 #include "server/command_line.h"
+#include "server/json_reader.h"
 
 namespace larder {
 
@@ -41,7 +42,7 @@ int bench_cache(int argc, char** argv) {
   const Result<CacheBenchResult> result = run_cache_bench(o);
   if (!result.is_ok()) return fail_command("larder bench cache", result.status());
   if (o.as_json) {
-    std::printf("%s\n", cache_bench_json(o, machine, *result).dump(2).c_str());
+    std::printf("%s\n", dump_json(cache_bench_json(o, machine, *result), 2).c_str());
   } else {
     std::printf("%s\n%s", cache_bench_header(o, machine).c_str(), cache_bench_table(*result).c_str());
   }

@@ -10,6 +10,7 @@
 #include "bench/bench_llama_server.h"
 #include "bench/real_storage_machine.h"
 #include "server/command_line.h"
+#include "server/json_reader.h"
 #include "server/real_child_process.h"
 
 namespace larder {
@@ -109,7 +110,7 @@ int bench_llama(int argc, char** argv) {
     }
     results.push_back(std::move(*result));
   }
-  if (options.as_json) std::printf("%s\n", llama_json(options, machine, results).dump(2).c_str());
+  if (options.as_json) std::printf("%s\n", dump_json(llama_json(options, machine, results), 2).c_str());
   return 0;
 }
 

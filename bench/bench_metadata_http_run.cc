@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "bench/bench_metadata_http.h"
+#include "bench/quantile.h"
 #include "metadata/embedded_metadata.h"
 #include "metadata/http_metadata.h"
 #include "server/metadata_server.h"
@@ -40,10 +41,6 @@ struct Part {  // of one connection
   std::vector<double> micros;
   Status status;  // of its last call
 };
-
-double quantile_of_sorted(std::vector<double>& sorted, double q) {
-  return sorted.empty() ? 0 : sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1))];
-}
 
 class HttpBench {
  public:

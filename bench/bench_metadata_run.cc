@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "bench/bench_metadata.h"
+#include "bench/quantile.h"
 #include "bench/real_storage_machine.h"
 #include "metadata/embedded_metadata.h"
 #include "metadata/real_rocksdb_journal.h"
@@ -137,12 +138,9 @@ class MetadataRunner {
     double total = 0;
     for (const double one : us) total += one;
     std::sort(us.begin(), us.end());
-    const auto quantile = [&](double q) {
-      return us[static_cast<std::size_t>(q * static_cast<double>(us.size() - 1))];
-    };
     cell.keys_per_second.push_back(static_cast<double>(us.size()) * keys / total * 1e6);
-    cell.p50_us.push_back(quantile(0.5));
-    cell.p99_us.push_back(quantile(0.99));
+    cell.p50_us.push_back(quantile_of_sorted(us, 0.5));
+    cell.p99_us.push_back(quantile_of_sorted(us, 0.99));
   }
 
   // Requests of keys that follow each other in a chain, from anywhere.

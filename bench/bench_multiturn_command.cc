@@ -9,6 +9,7 @@
 #include "base/file_system.h"
 #include "bench/bench_multiturn.h"
 #include "server/command_line.h"
+#include "server/json_reader.h"
 #include "server/key_file.h"
 
 namespace larder {
@@ -93,12 +94,12 @@ int run_multiturn(CommandOptions o) {
   const Result<MultiturnResult> result = run_multiturn(o.run);
   if (!result.is_ok()) return fail_multiturn(result.status());
   if (o.as_json) {
-    std::printf("%s\n", multiturn_json(o.run, *result).dump(2).c_str());
+    std::printf("%s\n", dump_json(multiturn_json(o.run, *result), 2).c_str());
   } else {
     std::printf("%s\n%s\n", multiturn_table(*result).c_str(), multiturn_total_line(*result).c_str());
   }
   if (!o.save_outputs.empty()) {
-    const Status status = write_file(o.save_outputs, outputs_json(*result).dump());
+    const Status status = write_file(o.save_outputs, dump_json(outputs_json(*result)));
     if (!status.is_ok()) return fail_multiturn(status);
   }
   if (o.compare_outputs.empty()) return 0;

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "bench/bench_multiturn.h"
+#include "bench/quantile.h"
 #include "server/text_table.h"
 
 namespace larder {
@@ -14,13 +14,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 double ratio(std::uint64_t a, std::uint64_t b) { return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b); }
-
-// Nearest rank. `sorted` ascends.
-double percentile(const std::vector<double>& sorted, double p) {
-  if (sorted.empty()) return 0;
-  const auto rank = static_cast<std::size_t>(std::ceil(p / 100 * static_cast<double>(sorted.size())));
-  return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
-}
 
 int last_round(const MultiturnResult& result) {
   int last = -1;
@@ -100,8 +93,8 @@ RoundSummary summarize(const MultiturnResult& result, int round) {
     ttfts.push_back(turn.ttft);
   }
   std::sort(ttfts.begin(), ttfts.end());
-  s.ttft_p50 = percentile(ttfts, 50);
-  s.ttft_p99 = percentile(ttfts, 99);
+  s.ttft_p50 = quantile_of_sorted(ttfts, 0.5);
+  s.ttft_p99 = quantile_of_sorted(ttfts, 0.99);
   if (!ttfts.empty()) {
     s.ttft_mean = std::accumulate(ttfts.begin(), ttfts.end(), 0.0) / static_cast<double>(ttfts.size());
   }

@@ -13,7 +13,7 @@
 #include <unordered_map>
 
 #include "base/ranked_mutex.h"
-#include "bench/replay.h"
+#include "bench/quantile.h"
 #include "controller/ranks/real_tcp_ranks.h"
 #include "server/command_line.h"
 #include "server/real_child_process.h"

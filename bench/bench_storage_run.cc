@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "bench/bench_storage.h"
+#include "bench/quantile.h"
 #include "door/register_backends.h"
 #include "metadata/open_metadata.h"
 
@@ -370,8 +371,8 @@ Result<ExistsFigures> StorageRunner::exists() {
   }
   std::sort(micros.begin(), micros.end());
   figures.queries = micros.size();
-  figures.p50_us = micros[micros.size() / 2];
-  figures.p99_us = micros[micros.size() * 99 / 100];
+  figures.p50_us = quantile_of_sorted(micros, 0.5);
+  figures.p99_us = quantile_of_sorted(micros, 0.99);
   figures.max_us = micros.back();
   LARDER_RETURN_IF_ERROR(p.close());
   return figures;

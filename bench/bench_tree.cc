@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "bench/quantile.h"
 #include "tree/tree.h"
 
 namespace larder {
@@ -55,9 +56,7 @@ class Samples {
   }
   [[nodiscard]] double quantile_us(double q, double overhead_ns) {
     std::sort(ns_.begin(), ns_.end());
-    if (ns_.empty()) return 0;
-    const auto at = static_cast<std::size_t>(q * static_cast<double>(ns_.size() - 1));
-    return std::max(0.0, ns_[at] - overhead_ns) / 1000;
+    return std::max(0.0, quantile_of_sorted(ns_, q) - overhead_ns) / 1000;
   }
   [[nodiscard]] double total_us(double overhead_ns) const {
     double sum = 0;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "bench/terminal_text.h"
+
 namespace larder {
 namespace {
 
@@ -17,7 +19,7 @@ std::string xml_text(std::string_view words) {
       case '<': out += "&lt;"; break;
       case '>': out += "&gt;"; break;
       case '"': out += "&quot;"; break;
-      default: out += static_cast<unsigned char>(letter) < 0x20 ? ' ' : letter;
+      default: out += letter;
     }
   }
   return out;
@@ -98,8 +100,12 @@ void Drawing::ring(DrawingPoint at, double radius, std::uint32_t color, double w
   shapes_.push_back(std::move(shape));
 }
 
+Drawing::Drawing(double width, double height, std::string_view title)
+    : width_(width), height_(height), title_(drawable_text(title)) {}
+
 void Drawing::text(DrawingText text) {
   DrawingShape shape{.kind = DrawingShape::Kind::kText};
+  text.words = drawable_text(text.words);
   shape.text = std::move(text);
   shapes_.push_back(std::move(shape));
 }

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -44,7 +44,8 @@ struct DrawingShape {
 
 class Drawing {
  public:
-  Drawing(double width, double height, std::string title) : width_(width), height_(height), title_(std::move(title)) {}
+  // Of the title and of all texts, what is no UTF-8 is replaced.
+  Drawing(double width, double height, std::string_view title);
 
   void box(DrawingPoint from, DrawingPoint to, std::uint32_t fill);
   void line(std::vector<DrawingPoint> points, std::uint32_t color, double width, std::vector<double> dash = {});

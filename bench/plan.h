@@ -24,8 +24,13 @@ struct PlanOptions {
   std::vector<std::string> plots;  // .svg, .png
 };
 
-// What is printed. Files that `options` names are written. kInvalidArgument, kNotFound: the options, or what they name.
-[[nodiscard]] Result<std::string> run_plan(const PlanOptions& options);
+struct PlanOutput {
+  std::string text;  // to be printed
+  Status written;    // of the files that `options` names: the first that failed
+};
+
+// kInvalidArgument, kNotFound: the options, or what they name.
+[[nodiscard]] Result<PlanOutput> run_plan(const PlanOptions& options);
 
 // argv[0] is the command's name. 0: done; 1: failed; 2: usage.
 int plan_command(int argc, char** argv);

@@ -2,6 +2,8 @@
 // Sizes and rates for a trace that nobody gave any for.
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "bench/bench_cache_world.h"
@@ -25,16 +27,17 @@ struct TraceFacts {
 
 TraceFacts facts_of(const ReplayTrace& trace, std::uint64_t block_tokens) {
   TraceFacts facts;
-  std::unordered_set<std::uint64_t> blocks;
+  std::unordered_map<std::string, std::unordered_set<std::uint64_t>> blocks;  // by tenant: they share nothing
   for (const ReplayTrace::Request& request : trace.requests()) {
     const auto prompt = static_cast<double>(request.prompt), answer = static_cast<double>(request.output);
     facts.prompts += prompt;
     facts.answers += answer;
     facts.longest = std::max(facts.longest, prompt + answer);
-    blocks.insert(request.blocks.begin(), request.blocks.end());
+    blocks[request.tenant].insert(request.blocks.begin(), request.blocks.end());
   }
   facts.tokens = facts.prompts + facts.answers;
-  facts.distinct = static_cast<double>(blocks.size() * block_tokens) + facts.answers;
+  facts.distinct = facts.answers;
+  for (const auto& [tenant, ids] : blocks) facts.distinct += static_cast<double>(ids.size() * block_tokens);
   facts.seconds = trace.requests().back().arrival_s - trace.requests().front().arrival_s;
   return facts;
 }

@@ -123,10 +123,10 @@ int plan_command(int argc, char** argv) {
       "tables and pictures with you.\n"
       "Exit codes: 0 done; 1 failed; 2 wrong arguments, or a file that is not what it should be.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  const Result<std::string> text = run_plan(options);
-  if (!text.is_ok()) return fail_command("larder plan", text.status());
-  std::printf("%s", text->c_str());
-  return 0;
+  const Result<PlanOutput> output = run_plan(options);
+  if (!output.is_ok()) return fail_command("larder plan", output.status());
+  std::printf("%s", output->text.c_str());
+  return output->written.is_ok() ? 0 : fail_command("larder plan", output->written);
 }
 
 }  // namespace larder

@@ -57,13 +57,28 @@ std::string kinds_of(const ModelSpec& spec) {
   return kinds;
 }
 
-Result<PlanModel> model_of_layers(ModelSpec spec, const PlanSource& source, std::string origin) {
-  spec.page_size = source.page_size;
-  if (source.kv_dtype) spec.kv_dtype = *source.kv_dtype;
-  if (const Status done = finalize_model(spec); !done.is_ok()) {
-    return Status(done.code(), "--page-size or --kv-dtype: " + done.message());
+// What `make` makes with the first page size that the model can have; or what it says of page_size itself. What is read
+// of files is read once, before: a pipe has no second time.
+template <class Make>
+auto with_page_size(const PlanSource& source, Make make) {
+  auto made = make(source.page_size);
+  for (std::uint32_t n = 2; n <= source.most_multiple && made.status().code() == StatusCode::kInvalidArgument; ++n) {
+    auto larger = make(n * source.page_size);
+    if (larger.is_ok()) return larger;
   }
-  PlanModel model = sized(std::move(spec));
+  return made;
+}
+
+Result<PlanModel> model_of_layers(const ModelSpec& spec, const PlanSource& source, std::string origin) {
+  Result<ModelSpec> made = with_page_size(source, [&](std::uint32_t page_size) -> Result<ModelSpec> {
+    ModelSpec wanted = spec;
+    wanted.page_size = page_size;
+    if (source.kv_dtype) wanted.kv_dtype = *source.kv_dtype;
+    LARDER_RETURN_IF_ERROR(finalize_model(wanted));
+    return wanted;
+  });
+  if (!made.is_ok()) return Status(made.status().code(), "--page-size or --kv-dtype: " + made.status().message());
+  PlanModel model = sized(std::move(*made));
   model.name = model.spec.id;
   model.architecture = kinds_of(model.spec);
   model.origin = std::move(origin);
@@ -84,7 +99,9 @@ Result<PlanModel> model_of_preset(const PlanSource& source) {
 Result<PlanModel> model_of_file(const PlanSource& source) {
   const Result<ModelSpec> spec = model_of_named_file(source.model_file);
   if (!spec.is_ok()) return spec.status();
-  return model_of_layers(*spec, source, source.model_file);
+  Result<PlanModel> model = model_of_layers(*spec, source, source.model_file);
+  if (model.is_ok()) model->files = {source.model_file};
+  return model;
 }
 
 Result<PlanModel> model_of_hf(const PlanSource& source) {
@@ -96,15 +113,18 @@ Result<PlanModel> model_of_hf(const PlanSource& source) {
   if (!quant.is_ok() && quant.status().code() != StatusCode::kNotFound) {
     return Status(quant.status().code(), "--hf-config: " + quant.status().message());
   }
-  Result<HfModel> read = read_hf_config(*text, source.hf_config,
-                                        {.page_size = source.page_size,
-                                         .kv_dtype = source.kv_dtype,
-                                         .quant_text = quant.is_ok() ? std::string_view(*quant) : std::string_view(),
-                                         .quant_name = beside});
+  Result<HfModel> read = with_page_size(source, [&](std::uint32_t page_size) {
+    return read_hf_config(*text, source.hf_config,
+                          {.page_size = page_size,
+                           .kv_dtype = source.kv_dtype,
+                           .quant_text = quant.is_ok() ? std::string_view(*quant) : std::string_view(),
+                           .quant_name = beside});
+  });
   if (!read.is_ok()) return read.status();
   PlanModel model = sized(std::move(read->spec));
   model.name = model.architecture = read->family;
   model.origin = source.hf_config + (read->is_kv_of_quant_text ? "; eight bits of KV by " + beside : "");
+  model.files = {source.hf_config, beside};
   model.layers = read->layers;
   model.context_length = read->context_length;
   return model;
@@ -145,13 +165,15 @@ Result<PlanModel> model_of_gguf(const PlanSource& source) {
   if (!values.is_ok()) return Status(values.status().code(), "--cache-type-v: " + values.status().message());
   const Result<llama::GgufGeometry> geometry = llama::gguf_geometry(file->first, *keys, *values);
   if (!geometry.is_ok()) return geometry.status();
-  const Result<llama::ModelPools> pools = llama::model_pools(geometry->blob, {.page_size = source.page_size});
+  const Result<llama::ModelPools> pools = with_page_size(
+      source, [&](std::uint32_t page_size) { return llama::model_pools(geometry->blob, {.page_size = page_size}); });
   if (!pools.is_ok()) return pools.status();
   PlanModel model;
   model.plan = llama::plan_of(*pools);
   model.name = geometry->name.empty() ? "a model without a name" : geometry->name;
   model.architecture = geometry->architecture;
   model.identity = file->identity.hex();
+  model.files = file->paths;
   model.origin = fmt::format("{} {}, identity {}", file->paths.size(), file->paths.size() == 1 ? "file" : "files",
                              model.identity.substr(0, 16));
   model.layers = geometry->layers;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/llama/model_plan.h"
@@ -18,14 +19,16 @@ namespace larder {
 struct PlanSource {
   std::string preset{}, model_file{}, gguf{}, hf_config{};
   std::uint32_t page_size = 64;
+  std::uint32_t most_multiple = 1;  // where the model cannot have it, twice as many tokens, three times ... are tried
   std::string keys = "f16", values = "f16";  // GGUF: types of the cache
   std::optional<Dtype> kv_dtype{};           // of the others; nullopt: the model's
 };
 
 struct PlanModel {
   std::string name, architecture;
-  std::string origin;    // "a preset", "2 files, identity 0123456789abcdef"
-  std::string identity;  // GGUF alone: of the file, hexadecimal
+  std::string origin;              // "a preset", "2 files, identity 0123456789abcdef"
+  std::string identity;            // GGUF alone: of the file, hexadecimal
+  std::vector<std::string> files;  // that it was read from
   std::uint32_t layers = 0, context_length = 0;
   std::uint32_t full_layers = 0, window_layers = 0, recurrent_layers = 0;  // that keep something
   std::uint32_t window_tokens = 0;

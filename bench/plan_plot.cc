@@ -79,7 +79,8 @@ struct ValueAxis {
 
 ValueAxis value_axis(double top, double bottom, double most, int steps) {
   ValueAxis axis{.top = top, .bottom = bottom};
-  axis.step = round_step(std::max(most, 1e-6) / steps);
+  if (most < 1e-6) most = 1;  // as good as nothing: a line at the bottom
+  axis.step = round_step(most / steps);
   axis.most = axis.step * std::ceil(most / axis.step - 1e-9);
   return axis;
 }

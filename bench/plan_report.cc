@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "bench/terminal_text.h"
 #include "server/text_table.h"
 
 namespace larder {
@@ -15,6 +16,17 @@ namespace {
 constexpr std::uint64_t kPlanGib = std::uint64_t{1} << 30;
 // Distances between restore points: of a busy chat, of long documents, of what servers take today.
 constexpr std::uint64_t kDistances[] = {512, 2048, 8192};
+constexpr std::uint64_t kPrefixTokens = 32768;
+
+// Those that the model's pages allow, each once.
+std::vector<std::uint64_t> distances_of(const llama::ModelPlan& plan) {
+  std::vector<std::uint64_t> distances;
+  for (const std::uint64_t wanted : kDistances) {
+    const std::uint64_t distance = plan.distance_of(wanted);
+    if (distances.empty() || distances.back() != distance) distances.push_back(distance);
+  }
+  return distances;
+}
 
 std::string tokens_text(std::uint64_t tokens) {
   return tokens == std::numeric_limits<std::uint64_t>::max() ? "any number" : count_text(tokens);
@@ -158,9 +170,9 @@ std::string other_steps_text(const PlanSweep& sweep) {
 
 std::string plan_model_text(const PlanModel& model) {
   const llama::ModelPlan& plan = model.plan;
-  std::string text =
-      fmt::format("{}, {}: {} layers, context of {} tokens; {}\n\n", model.name, model.architecture, model.layers,
-                  model.context_length == 0 ? "unknown" : count_text(model.context_length), model.origin);
+  std::string text = fmt::format(
+      "{}, {}: {} layers, context of {} tokens; {}\n\n", terminal_text(model.name), terminal_text(model.architecture),
+      model.layers, model.context_length == 0 ? "unknown" : count_text(model.context_length), model.origin);
   TextTable pools({"what is kept", "layers", "bytes", "when"});
   if (plan.page_bytes > 0) {
     pools.add_row({fmt::format("page of {} tokens", plan.page_size), count_text(model.full_layers),
@@ -180,12 +192,12 @@ std::string plan_model_text(const PlanModel& model) {
                         count_text(plan.restore_point_tokens()));
   }
   TextTable sizes({"a restore point every", "tokens in 1 GiB", "in 16 GiB", "in 100 GiB", "bytes of 32,768 tokens"});
-  for (const std::uint64_t distance : kDistances) {
+  for (const std::uint64_t distance : distances_of(plan)) {
     const bool is_any = plan.restore_point_bytes() == 0;  // of a dense model each page is one
     sizes.add_row({is_any ? "page" : count_text(distance) + " tokens", tokens_text(plan.tokens_in(kPlanGib, distance)),
                    tokens_text(plan.tokens_in(16 * kPlanGib, distance)),
                    tokens_text(plan.tokens_in(100 * kPlanGib, distance)),
-                   bytes_text(plan.prefix_bytes(32768, 32768 / distance))});
+                   bytes_text(plan.prefix_bytes(kPrefixTokens, (kPrefixTokens + distance - 1) / distance))});
     if (is_any) break;
   }
   return text + sizes.text();
@@ -194,7 +206,7 @@ std::string plan_model_text(const PlanModel& model) {
 nlohmann::ordered_json plan_model_json(const PlanModel& model) {
   const llama::ModelPlan& plan = model.plan;
   nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
-  for (const std::uint64_t distance : kDistances) {
+  for (const std::uint64_t distance : distances_of(plan)) {
     tokens.push_back({{"restore_point_every", distance},
                       {"in_1_gib", plan.tokens_in(kPlanGib, distance)},
                       {"in_16_gib", plan.tokens_in(16 * kPlanGib, distance)},

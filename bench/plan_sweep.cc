@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/thread_pool.h"
+#include "bench/quantile.h"
 
 namespace larder {
 namespace {
@@ -57,11 +58,14 @@ void add_step(PlanSweep& sweep, PlanTier tier, std::size_t from, std::size_t to)
   const PlanCell& a = sweep.cells[from];
   const PlanCell& b = sweep.cells[to];
   const double hundreds = (b.gib[tier] - a.gib[tier]) / 100;
-  const double points = 100 * (b.hit_rate() - a.hit_rate());
-  const double saved = (static_cast<double>(a.computed) - static_cast<double>(b.computed)) / sweep.options.prefill_rate;
+  const double gained = b.hit_rate() - a.hit_rate(), points = 100 * gained;
+  // A step of less than 100 GiB does not go on as it begins: there is no more to gain than a host that keeps everything
+  // has, and no more to lose than is hit.
+  const double most = std::max(gained, sweep.kept_hit_rate - a.hit_rate());
+  const double of_hundred = std::clamp(gained / hundreds, -a.hit_rate(), std::max(most, 0.0));
   PlanStep step{.tier = tier, .from = from, .to = to};
-  step.points = points / hundreds;
-  step.saved_s = saved / sweep.hours / hundreds;
+  step.points = 100 * of_hundred;
+  step.saved_s = of_hundred * static_cast<double>(sweep.prompt_tokens) / sweep.options.prefill_rate / sweep.hours;
   const double price = sweep.options.price[tier];
   if (price > 0 && points >= kPlanLeastPoints) step.point_price = price * 100 * hundreds / points;
   sweep.steps.push_back(step);

@@ -53,7 +53,8 @@ struct PlanCell {
   [[nodiscard]] double hit_rate() const { return hit[0] + hit[1] + hit[2]; }
 };
 
-// From one size of a tier to the next, the other two being equal.
+// From one size of a tier to the next, the other two being equal. What 100 GiB more bring of a step of less is no more
+// than a host that keeps everything leaves to gain.
 struct PlanStep {
   PlanTier tier = kPlanHost;
   std::size_t from = 0, to = 0;         // cells

@@ -15,6 +15,7 @@
 #include "engine/text_file.h"
 #include "model/pool_list.h"
 #include "model/presets.h"
+#include "server/text_table.h"
 
 namespace larder {
 namespace {
@@ -79,12 +80,14 @@ Result<ComponentCounts> least_slots(const ReplayOptions& options, const TracePag
   return slots;
 }
 
-Status check_room(const ComponentCounts& slots, const TracePages& pages, const ModelSpec& model) {
+// beside: what else has a part of the device by an option of its own; empty: nothing.
+Status check_room(const ComponentCounts& slots, const TracePages& pages, const ModelSpec& model,
+                  const std::string& beside) {
   const auto check = [&](ComponentKind c, const char* who, std::uint64_t needed, const char* what) {
     const std::uint32_t has = slots[index_of(c)];
     if (has >= needed) return Status::ok();
     return invalid_argument("--device: " + std::string(who) + " needs " + std::to_string(needed) + " pages of " + what +
-                            " there, and " + std::to_string(has) + " would fit");
+                            " there, and " + std::to_string(has) + " would fit" + beside);
   };
   LARDER_RETURN_IF_ERROR(check(ComponentKind::kFull, "the longest request of the trace", pages.longest, "KV"));
   if (!model.has(ComponentKind::kSwa)) return Status::ok();
@@ -108,6 +111,11 @@ Result<ComponentCounts> slots_of_device(const ReplayOptions& options, const Trac
   if (model.has(ComponentKind::kMamba)) {
     const double part = page_with_windows > 0 ? left / 4 : left;
     states = options.device_states > 0 ? options.device_states : slots_in(part, state);
+    if (states * state > left) {
+      return invalid_argument("--device-states: " + std::to_string(states) + " states have " +
+                              bytes_text(static_cast<std::uint64_t>(states * state)) + ", and --device has " +
+                              bytes_text(static_cast<std::uint64_t>(left)));
+    }
     left -= states * state;
   }
   full = slots_in(left, page_with_windows);
@@ -118,7 +126,8 @@ Result<ComponentCounts> slots_of_device(const ReplayOptions& options, const Trac
     const std::uint64_t least = pages.longest * options.at_once;
     full = static_cast<std::uint32_t>(std::min<std::uint64_t>(std::max(std::min(used, pages.all), least), kMostSlots));
   }
-  LARDER_RETURN_IF_ERROR(check_room(slots, pages, model));
+  const std::string beside = options.device_states > 0 ? " beside the states of --device-states" : "";
+  LARDER_RETURN_IF_ERROR(check_room(slots, pages, model, beside));
   return slots;
 }
 

@@ -113,8 +113,6 @@ struct ReplaySensitivity {
 [[nodiscard]] Result<ModelSpec> model_of_named_file(const std::string& path);
 
 // --- report (replay_report.cc)
-// The smallest value that a part of `q` of them do not exceed; 0 of none.
-[[nodiscard]] double quantile_of(std::vector<double> values, double q);
 [[nodiscard]] std::string replay_text(const ReplayOptions& options, const ReplayResult& result);
 // rows: of replay_sensitivity(), if it was asked.
 [[nodiscard]] nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayResult& result,

@@ -2,6 +2,7 @@
 // `larder replay`: options in, table, JSON or CSV out.
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "bench/report_file.h"
 #include "engine/options.h"
 #include "server/command_line.h"
+#include "server/json_reader.h"
 
 namespace larder {
 namespace {
@@ -18,17 +20,22 @@ void add_model_options(CLI::App& app, ReplayOptions& o) {
   CLI::Option* const preset =
       app.add_option("--model", o.model, "a preset, gdn-real say, for its sizes; instead of the next three")
           ->type_name("NAME");
-  app.add_option("--model-file", o.model_file, "a model file, for its sizes; instead of the next two")
-      ->type_name("FILE")
-      ->excludes(preset);
+  CLI::Option* const file =
+      app.add_option("--model-file", o.model_file, "a model file, for its sizes; instead of the next two")
+          ->type_name("FILE")
+          ->excludes(preset);
   app.add_option("--kv-bytes", o.kv_bytes, "of full attention's KV, for a token")
       ->type_name("BYTES")
       ->check(whole_number(1, 1 << 24))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(preset)
+      ->excludes(file);
   app.add_option("--state-bytes", o.state_bytes, "of a checkpoint of recurrent state; 0: none")
       ->type_name("BYTES")
       ->check(whole_number(0, std::uint64_t{1} << 31))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(preset)
+      ->excludes(file);
   app.add_option("--page-size", o.page_size, "of the cache")
       ->type_name("TOKENS")
       ->check(whole_number(1, 8192))
@@ -82,7 +89,8 @@ void add_time_options(CLI::App& app, ReplayOptions& o) {
 int replay_and_print(const ReplayOptions& o, bool has_sensitivity) {
   std::unique_ptr<ReportFile> csv;
   if (!o.csv.empty()) {
-    Result<std::unique_ptr<ReportFile>> opened = ReportFile::open("--csv", o.csv);
+    const std::array<std::string, 3> read = {o.trace, o.model_file, o.tenant_limits};
+    Result<std::unique_ptr<ReportFile>> opened = ReportFile::open("--csv", o.csv, read);
     if (!opened.is_ok()) return fail_command("larder replay", opened.status());
     csv = std::move(*opened);
   }
@@ -92,7 +100,8 @@ int replay_and_print(const ReplayOptions& o, bool has_sensitivity) {
   Result<std::vector<ReplaySensitivity>> rows = std::vector<ReplaySensitivity>{};
   if (has_sensitivity) rows = replay_sensitivity(o);
   if (!rows.is_ok()) return fail_command("larder replay", rows.status());
-  std::printf("%s\n", o.as_json ? replay_json(o, *result, *rows).dump(2).c_str() : replay_text(o, *result).c_str());
+  const std::string text = o.as_json ? dump_json(replay_json(o, *result, *rows), 2) : replay_text(o, *result);
+  std::printf("%s\n", text.c_str());
   if (has_sensitivity && !o.as_json) std::printf("%s", sensitivity_text(result->hit_rate(), *rows).c_str());
   return written.is_ok() ? 0 : fail_command("larder replay", written);
 }

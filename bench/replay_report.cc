@@ -6,7 +6,9 @@
 #include <span>
 #include <utility>
 
+#include "bench/quantile.h"
 #include "bench/replay.h"
+#include "bench/terminal_text.h"
 #include "server/text_table.h"
 
 namespace larder {
@@ -48,20 +50,13 @@ double cache_us(const ReplayLine& line) { return line.cache_us; }
 
 constexpr std::size_t kMostTenantsShown = 64;
 
-// A trace may name anything: on a terminal it is text.
-std::string shown(const std::string& tenant) {
-  if (tenant.empty()) return "(none)";
-  const std::string quoted = nlohmann::json(tenant).dump(-1, ' ', true);
-  return quoted.substr(1, quoted.size() - 2);
-}
-
 std::string tenants_text(const ReplayResult& result) {
   const std::map<std::string, double> rates = result.hit_rates_of_tenants();
   if (rates.size() < 2) return "";
   TextTable table({"tenant", "hit rate %"});
   auto at = rates.begin();
   for (std::size_t i = 0; i < kMostTenantsShown && at != rates.end(); ++i, ++at) {
-    table.add_row({shown(at->first), fmt::format("{:.2f}", 100 * at->second)});
+    table.add_row({at->first.empty() ? "(none)" : terminal_text(at->first), fmt::format("{:.2f}", 100 * at->second)});
   }
   std::string text = table.text();
   if (at != rates.end()) text += fmt::format("and {} more: --json has all\n", rates.size() - kMostTenantsShown);
@@ -167,13 +162,6 @@ nlohmann::ordered_json replay_json(const ReplayOptions& options, const ReplayRes
     json["sensitivity"][row.parameter] = {{"halved", row.halved}, {"doubled", row.doubled}};
   }
   return json;
-}
-
-double quantile_of(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  const auto at = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), values.begin() + at, values.end());
-  return values[static_cast<std::size_t>(at)];
 }
 
 std::string replay_csv(const ReplayResult& result) {

@@ -84,9 +84,12 @@ Status ReplayTrace::add_line(const std::string& line) {
   if (!ids.is_ok()) return ids.status();
   request.blocks = std::move(*ids);
   const auto size = parsed.find("block_tokens");
-  if (size != parsed.end() && *size != block_tokens_) {
-    const std::string given = size->dump().substr(0, 20);
-    return invalid_argument(fmt::format("its blocks have {} tokens: give --block-tokens {}", given, given));
+  if (size != parsed.end()) {
+    const Result<std::uint64_t> given = tokens_at(parsed, "block_tokens", 1);
+    if (!given.is_ok()) return given.status();
+    if (*given != block_tokens_) {
+      return invalid_argument(fmt::format("its blocks have {} tokens: give --block-tokens {}", *given, *given));
+    }
   }
   if (const auto tenant = parsed.find("tenant"); tenant != parsed.end()) {
     if (!tenant->is_string() || tenant->get_ref<const std::string&>().size() > kLongestTenant) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/report_file.h"
 
+#include <filesystem>
 #include <span>
+#include <system_error>
 #include <utility>
 
 namespace larder {
@@ -19,9 +21,22 @@ Status put(File& file, std::string_view bytes) {
   return write_fully(file, std::as_bytes(std::span(bytes)), 0);
 }
 
+// One of several names of a file with bytes to lose; a terminal or a pipe may be both read and written.
+bool is_same_file(const std::string& path, const std::string& other) {
+  std::error_code unknown;
+  return std::filesystem::is_regular_file(path, unknown) && std::filesystem::equivalent(path, other, unknown);
+}
+
 }  // namespace
 
-Result<std::unique_ptr<ReportFile>> ReportFile::open(std::string option, const std::string& path) {
+Result<std::unique_ptr<ReportFile>> ReportFile::open(std::string option, const std::string& path,
+                                                     std::span<const std::string> taken) {
+  for (const std::string& other : taken) {
+    if (is_same_file(path, other)) {
+      return invalid_argument(option + ": '" + path + "' is the file '" + other +
+                              "', too: name another for what is written");
+    }
+  }
   OpenOptions how{.write = true, .create = true, .for_others = true, .exclusive = true};
   Result<std::unique_ptr<File>> file = real_file_system().open(path, how);
   const bool is_new = file.is_ok();

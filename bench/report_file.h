@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,8 +17,11 @@ namespace larder {
 
 class ReportFile {
  public:
-  // Makes the file if there is none. Errors: as the file system's; all begin with the option that named the file.
-  [[nodiscard]] static Result<std::unique_ptr<ReportFile>> open(std::string option, const std::string& path);
+  // Makes the file if there is none. kInvalidArgument, and nothing is made: it is one of `taken` under whatever name,
+  // the files that the command reads or that another option names. Others: as the file system's. All begin with the
+  // option that named the file.
+  [[nodiscard]] static Result<std::unique_ptr<ReportFile>> open(std::string option, const std::string& path,
+                                                                std::span<const std::string> taken);
   ReportFile(const ReportFile&) = delete;
   ReportFile& operator=(const ReportFile&) = delete;
   // A file that open() has made, and that has no whole result, is gone.

@@ -1,94 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // `larder plan`: where a model's sizes are from, what is refused, and a small trace against sizes of the tiers.
-#include "bench/plan.h"
-
 #include <gtest/gtest.h>
+#include <unistd.h>
 
-#include <cmath>
-#include <filesystem>
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <span>
-#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "base/file_system.h"
-#include "bench/drawing.h"
-#include "bench/plan_report.h"
+#include "cli/plan_test_util.h"
 #include "config/model_file.h"
 #include "engine/llama/gguf_test_util.h"
-#include "engine/text_file.h"
 #include "model/presets.h"
 
 namespace larder {
 namespace {
 
-using Json = nlohmann::json;
+using plan_test::Json;
 
-class Plan : public testing::Test {
- protected:
-  void SetUp() override {
-    const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = (std::filesystem::temp_directory_path() / (std::string("larder_plan_") + test->name())).string();
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  // The path of a file with this text.
-  std::string write(const std::string& name, std::string_view text) const {
-    const std::string path = folder_ + "/" + name;
-    const auto file = real_file_system().open(path, {.write = true, .create = true, .truncate = true});
-    EXPECT_TRUE(file.is_ok()) << file.status().to_string();
-    EXPECT_TRUE(write_fully(**file, std::as_bytes(std::span(text)), 0).is_ok());
-    return path;
-  }
-  [[nodiscard]] static std::string read(const std::string& path) {
-    const Result<std::string> text = read_text_file(real_file_system(), path);
-    EXPECT_TRUE(text.is_ok()) << text.status().to_string();
-    return text.is_ok() ? *text : "";
-  }
-  // Conversations of four turns, three under way at a time; every second one begins with one document.
-  [[nodiscard]] std::string write_trace(int conversations = 40) const {
-    struct Turn {
-      std::string ids;
-      int tokens = 0;
-    };
-    std::vector<Turn> open;
-    std::string text;
-    int block = 100, time = 0;
-    for (int i = 0; i < conversations + 3; ++i) {
-      if (i < conversations) open.push_back(i % 2 == 0 ? Turn{"1,2,3,4", 256} : Turn{std::to_string(block++), 64});
-      for (Turn& turn : open) {
-        for (int n = 0; n < 3; ++n, turn.tokens += 64) turn.ids += "," + std::to_string(block++);
-        text += "{\"timestamp\": " + std::to_string(time += 150) +
-                ", \"input_length\": " + std::to_string(turn.tokens) + ", \"output_length\": 70, \"hash_ids\": [" +
-                turn.ids + "]}\n";
-      }
-      if (open.size() > 3 || i >= conversations) open.erase(open.begin());
-    }
-    return write("trace.jsonl", text);
-  }
-  // gdn-tiny against that trace.
-  [[nodiscard]] PlanOptions sweep_options() const {
-    PlanOptions options;
-    options.source.preset = "gdn-tiny";
-    options.sweep.trace = write_trace();
-    options.sweep.block_tokens = 64;
-    options.sweep.threads = 2;
-    return options;
-  }
-  [[nodiscard]] static Json run(PlanOptions options) {
-    options.as_json = true;
-    const Result<std::string> text = run_plan(options);
-    EXPECT_TRUE(text.is_ok()) << text.status().to_string();
-    return text.is_ok() ? Json::parse(*text) : Json::object();
-  }
-  static void refused(const PlanOptions& options, std::string_view words) {
-    const Status status = run_plan(options).status();
-    EXPECT_FALSE(status.is_ok()) << words;
-    EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
-  }
-
-  std::string folder_;
-};
+class Plan : public plan_test::PlanRig {};
 
 // --- where sizes are from
 
@@ -142,10 +73,9 @@ TEST_F(Plan, WindowsAlone) {
   EXPECT_EQ(json["page_bytes"], 0);
   EXPECT_EQ(json["window_bytes"], 512 << 20);
   EXPECT_EQ(json["tokens"][0]["in_1_gib"], 8192);
-  const Result<std::string> text = run_plan(options);
-  ASSERT_TRUE(text.is_ok()) << text.status().to_string();
-  EXPECT_NE(text->find(" 4.0 GiB"), std::string::npos) << *text;
-  EXPECT_EQ(text->find("32.0 GiB"), std::string::npos) << *text;
+  const std::string text = text_of(options);
+  EXPECT_NE(text.find(" 4.0 GiB"), std::string::npos) << text;
+  EXPECT_EQ(text.find("32.0 GiB"), std::string::npos) << text;
   options.sweep.trace = write_trace();
   options.sweep.block_tokens = 64;
   options.page_size = 64;
@@ -190,6 +120,57 @@ TEST_F(Plan, PagesAreAsLargeAsTheModelNeeds) {
   refused(options, "must be a multiple of 128");
 }
 
+// What is kept is whole pages, and restore points are pages apart.
+TEST_F(Plan, OfPagesLargerThanADistanceTheDistanceIsAPage) {
+  PlanOptions options;
+  options.source.preset = "gdn-real";
+  options.page_size = 40'000;
+  const Json json = run(options);
+  ASSERT_EQ(json["tokens"].size(), 1u);
+  EXPECT_EQ(json["tokens"][0]["restore_point_every"], 40'000);
+  const std::string text = text_of(options);
+  EXPECT_NE(text.find("40,000 tokens"), std::string::npos) << text;
+  EXPECT_EQ(text.find(" 0 B"), std::string::npos) << text;
+  options.page_size = 500;
+  EXPECT_EQ(run(options)["tokens"][1]["restore_point_every"], 2000);
+  // A window for each restore point: a GiB holds less than 8,192 tokens of it.
+  options.page_size = 64;
+  options.source.preset = "gemma3-real";
+  const Json windows = run(options)["tokens"];
+  for (std::size_t i = 0; i < windows.size(); ++i) EXPECT_GT(windows[i]["in_1_gib"], 0) << i;
+}
+
+TEST_F(Plan, AConfigIsReadOnceThoughPageSizesAreTried) {
+  constexpr std::string_view kV4 = R"({"model_type": "deepseek_v4", "num_hidden_layers": 4, "num_attention_heads": 8,
+    "head_dim": 512, "qk_rope_head_dim": 64, "index_head_dim": 128, "sliding_window": 128,
+    "compress_ratios": [0, 0, 4, 128]})";
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::write(ends[1], kV4.data(), kV4.size()), static_cast<ssize_t>(kV4.size()));
+  ::close(ends[1]);
+  PlanOptions options;
+  options.source.hf_config = "/dev/fd/" + std::to_string(ends[0]);
+  EXPECT_EQ(run(options)["page_size"], 128);
+  ::close(ends[0]);
+}
+
+// It is a word of the file and of a model's publisher.
+TEST_F(Plan, ANameOfAGgufFileIsNoWordToTheTerminal) {
+  llama::gguf_test::GgufWriter writer;
+  writer.text("general.architecture", "llama");
+  writer.text("general.name", "a\x1b[2J\xe9");
+  writer.u32("llama.block_count", 1);
+  writer.u32("llama.context_length", 64);
+  writer.u32("llama.embedding_length", 64);
+  writer.u32("llama.attention.head_count", 1);
+  const std::vector<std::byte> bytes = writer.file(64);
+  PlanOptions options;
+  options.source.gguf = write("m.gguf", std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  const std::string text = text_of(options);
+  EXPECT_TRUE(text.starts_with("a\\u001b[2J\\ufffd, llama")) << text;
+  EXPECT_EQ(run(options)["name"], "a\x1b[2J\xef\xbf\xbd");
+}
+
 TEST_F(Plan, WhatIsRefused) {
   PlanOptions options;
   refused(options, "--model PRESET, --model-file FILE, --gguf FILE or --hf-config FILE is missing");
@@ -214,6 +195,8 @@ TEST_F(Plan, WhatIsRefused) {
   options.page_size = 0;
   options.kv_dtype = "int4";
   refused(options, "--kv-dtype: 'int4' is none of");
+  options.kv_dtype = "u8";  // bytes of any meaning
+  refused(options, "--kv-dtype: 'u8' is none of");
   options.kv_dtype = "bf16";
   options.source = {.gguf = "x.gguf"};
   refused(options, "--kv-dtype: a GGUF model's types");
@@ -282,9 +265,8 @@ TEST_F(Plan, TheCommandLine) {
 TEST_F(Plan, OneSizeHasNoKnee) {
   PlanOptions options = sweep_options();
   options.sweep.gib = {std::vector<double>{0.01}, {0, 0.004}, {0, 0.01}};
-  const Result<std::string> text = run_plan(options);
-  ASSERT_TRUE(text.is_ok()) << text.status().to_string();
-  EXPECT_NE(text->find("storage 0.01 GiB: one size alone: give several with --host"), std::string::npos) << *text;
+  const std::string text = text_of(options);
+  EXPECT_NE(text.find("storage 0.01 GiB: one size alone: give several with --host"), std::string::npos) << text;
 }
 
 // --- sizes against a trace
@@ -356,6 +338,27 @@ TEST_F(Plan, SizesThatAreChosen) {
   }
 }
 
+// An id is its tenant's own: as many ids as there are tenants, or one that all use.
+TEST_F(Plan, BlocksOfTwoTenantsAreTwo) {
+  const auto trace = [&](const std::string& name, int apart) {
+    std::string lines;
+    for (int i = 0; i < 120; ++i) {
+      const int tenant = i % 12, turns = i / 12 % 5 + 1;
+      std::string ids;
+      for (int k = 0; k < 4 * turns; ++k) ids += (k > 0 ? "," : "") + std::to_string(tenant * apart + k);
+      lines += "{\"timestamp\": " + std::to_string(100 * i) + ", \"input_length\": " + std::to_string(256 * turns) +
+               R"(, "output_length": 64, "tenant": "t)" + std::to_string(tenant) + "\", \"hash_ids\": [" + ids + "]}\n";
+    }
+    return write(name, lines);
+  };
+  PlanOptions options = sweep_options();
+  options.sweep.trace = trace("shared.jsonl", 0);
+  Json shared = run(options)["sweep"];
+  options.sweep.trace = trace("apart.jsonl", 1000);
+  shared["trace"] = options.sweep.trace;
+  EXPECT_EQ(run(options)["sweep"], shared);
+}
+
 // Nothing comes to a host if all stays on the device, or if no request fills a page.
 TEST_F(Plan, SizesAreChosenWhereAHostGetsNothing) {
   PlanOptions options = sweep_options();
@@ -391,10 +394,22 @@ TEST_F(Plan, StepsArePricedByWhatTheyGain) {
   const double points = 100 * (to["hit_rate"].get<double>() - from["hit_rate"].get<double>());
   ASSERT_GT(points, 1);
   EXPECT_EQ(step["tier"], "host");
-  EXPECT_NEAR(step["points_per_100_gib"].get<double>(), points / more * 100, 1e-6);
+  // 100 GiB bring no more than all that there is.
+  const double left = 100 * (sweep["kept_hit_rate"].get<double>() - from["hit_rate"].get<double>());
+  EXPECT_NEAR(step["points_per_100_gib"].get<double>(), std::max(points, left), 1e-6);
   EXPECT_NEAR(step["price_per_point"].get<double>(), 4 * more / points, 1e-9);
   const double saved = from["computing_s_per_hour"].get<double>() - to["computing_s_per_hour"].get<double>();
-  EXPECT_NEAR(step["saved_s_per_hour_per_100_gib"].get<double>(), saved / more * 100, 1e-6);
+  EXPECT_NEAR(step["saved_s_per_hour_per_100_gib"].get<double>(), saved * std::max(points, left) / points, 1e-6);
+  for (const Json& any : sweep["steps"]) {
+    EXPECT_LE(any["points_per_100_gib"].get<double>(), 100);
+    EXPECT_GE(any["points_per_100_gib"].get<double>(), -100);
+    EXPECT_LE(any["saved_s_per_hour_per_100_gib"].get<double>(), 3600);
+  }
+  // A step of more than that is counted down.
+  options.sweep.gib = {std::vector<double>{0.001}, {0.0005, 200.0005}, {0}};
+  const Json large = run(options)["sweep"];
+  const double gained = large["cells"][1]["hit_rate"].get<double>() - large["cells"][0]["hit_rate"].get<double>();
+  EXPECT_NEAR(large["steps"][0]["points_per_100_gib"].get<double>(), 100 * gained / 2, 1e-6);
 }
 
 TEST(PlanKnee, IsWhereLaterDoublingsGainLess) {
@@ -411,77 +426,6 @@ TEST(PlanKnee, IsWhereLaterDoublingsGainLess) {
   EXPECT_EQ(knee({1, 2}, {0.1, 0.13}, 5), 0u);
   EXPECT_EQ(knee({8}, {0.1}), std::nullopt);
   EXPECT_EQ(knee({}, {}), std::nullopt);
-}
-
-TEST_F(Plan, CsvHasALineForEachCell) {
-  PlanOptions options = sweep_options();
-  options.sweep.gib = {std::vector<double>{0.01}, {0, 0.002}, {0, 0.01}};
-  options.csv = folder_ + "/sizes.csv";
-  const Json sweep = run(options)["sweep"];
-  std::istringstream text(read(options.csv));
-  std::string line;
-  std::vector<std::size_t> commas;
-  while (std::getline(text, line))
-    commas.push_back(static_cast<std::size_t>(std::count(line.begin(), line.end(), ',')));
-  ASSERT_EQ(commas.size(), sweep["cells"].size() + 1);
-  EXPECT_EQ(sweep["cells"].size(), 3u);  // storage without a host is none
-  for (const std::size_t count : commas) EXPECT_EQ(count, commas.front());
-}
-
-// --- pictures
-
-// Tags open and close in order, texts are escaped, and there is no number that is none.
-void expect_well_formed(const std::string& svg) {
-  std::vector<std::string> open;
-  for (std::size_t at = svg.find('<'); at != std::string::npos; at = svg.find('<', at + 1)) {
-    const std::size_t end = svg.find('>', at);
-    ASSERT_NE(end, std::string::npos);
-    const std::string tag = svg.substr(at + 1, end - at - 1);
-    ASSERT_EQ(tag.find('<'), std::string::npos) << tag;
-    if (tag.starts_with('/')) {
-      ASSERT_FALSE(open.empty());
-      EXPECT_EQ(tag.substr(1), open.back());
-      open.pop_back();
-    } else if (!tag.ends_with('/')) {
-      open.push_back(tag.substr(0, tag.find(' ')));
-    }
-  }
-  EXPECT_TRUE(open.empty());
-  EXPECT_EQ(svg.find("nan"), std::string::npos);
-  EXPECT_EQ(svg.find("inf"), std::string::npos);
-}
-
-TEST_F(Plan, Pictures) {
-  PlanOptions options = sweep_options();
-  options.plots = {folder_ + "/one.svg"};
-  const bool has_png = png_of(Drawing(4, 4, ""), 1).is_ok();
-  if (has_png) options.plots.push_back(folder_ + "/two.png");
-  const Json sweep = run(options)["sweep"];
-  const std::string svg = read(options.plots[0]);
-  EXPECT_TRUE(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
-  expect_well_formed(svg);
-  std::size_t dots = 0;
-  for (std::size_t at = svg.find("r=\"2.8\""); at != std::string::npos; at = svg.find("r=\"2.8\"", at + 1)) ++dots;
-  EXPECT_EQ(dots, 3 * sweep["cells"].size());  // in each of three panels
-  if (!has_png) {
-    options.plots = {folder_ + "/two.png"};
-    return refused(options, "--plot: this build of Larder has no Cairo");
-  }
-  const std::string png = read(options.plots[1]);
-  ASSERT_GT(png.size(), 2000u);
-  EXPECT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
-  EXPECT_EQ(png.substr(12, 4), "IHDR");
-}
-
-TEST(Drawing, TextsAreEscaped) {
-  Drawing drawing(10, 10, "a < b & \"c\"");
-  drawing.text({{1, 2}, "x > <y>", 12, 0x123456, TextAnchor::kMiddle, true});
-  const std::string svg = svg_of(drawing);
-  expect_well_formed(svg);
-  EXPECT_NE(svg.find("<title>a &lt; b &amp; &quot;c&quot;</title>"), std::string::npos) << svg;
-  EXPECT_NE(svg.find("fill=\"#123456\" text-anchor=\"middle\" font-weight=\"bold\">x &gt; &lt;y&gt;<"),
-            std::string::npos)
-      << svg;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/file_system.h"
+#include "bench/quantile.h"
 #include "bench/replay.h"
 #include "config/model_file.h"
 #include "model/presets.h"
@@ -29,6 +30,17 @@ class Replay : public testing::Test {
     options_.host_gib = 1;
   }
   void TearDown() override { std::filesystem::remove(options_.trace); }
+  // replay_command(): its exit code, and all that it printed.
+  static std::pair<int, std::string> command(std::vector<std::string> words) {
+    words.insert(words.begin(), "replay");
+    std::vector<char*> line;
+    for (std::string& word : words) line.push_back(word.data());
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const int ended = replay_command(static_cast<int>(line.size()), line.data());
+    const std::string out = testing::internal::GetCapturedStdout();
+    return {ended, out + testing::internal::GetCapturedStderr()};
+  }
   void write(const std::string& text) const {
     const auto file = real_file_system().open(options_.trace, {.write = true, .create = true, .truncate = true});
     ASSERT_TRUE(file.is_ok()) << file.status().to_string();
@@ -98,6 +110,8 @@ TEST_F(Replay, ALineThatIsNoneIsNamed) {
   names(R"({"timestamp": 6, "input_length": 1, "output_length": 1, "hash_ids": [1.5]})", "no whole number");
   names(R"({"timestamp": 6, "input_length": 1, "output_length": 1, "hash_ids": [1], "block_tokens": 16})",
         "its blocks have 16 tokens: give --block-tokens 16");
+  names(R"({"timestamp": 6, "input_length": 1, "output_length": 1, "hash_ids": [1], "block_tokens": null})",
+        "\"block_tokens\" is no number");
   names(R"({"timestamp": 6, "input_length": 1, "output_length": 70, "hash_ids": [1], "output_hash_ids": [2, 3]})",
         "the answer fills 1 blocks, and \"output_hash_ids\" has 2");
   names(R"({"timestamp": 6, "input_length": 1, "output_length": 70, "hash_ids": [1], "output_hash_ids": [-2]})",
@@ -351,14 +365,7 @@ TEST_F(Replay, AModelFileIsReplayedAsItsPreset) {
 TEST_F(Replay, TheFileOfRequestsIsOpenedFirst) {
   const std::string csv = options_.trace + ".csv";
   const auto run = [&](const std::string& path) {
-    std::vector<std::string> words = {"replay", options_.trace, "--csv", path, "--block-tokens", "64"};
-    std::vector<char*> line;
-    for (std::string& word : words) line.push_back(word.data());
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
-    const int ended = replay_command(static_cast<int>(line.size()), line.data());
-    const std::string out = testing::internal::GetCapturedStdout();
-    return std::pair(ended, out + testing::internal::GetCapturedStderr());
+    return command({options_.trace, "--csv", path, "--block-tokens", "64"});
   };
   // There is no trace yet.
   EXPECT_TRUE(run(options_.trace + "/no.csv").second.starts_with("larder replay: --csv: open ")) << "before the trace";
@@ -376,6 +383,61 @@ TEST_F(Replay, TheFileOfRequestsIsOpenedFirst) {
   EXPECT_LT(std::filesystem::file_size(csv), size) << "nothing of the longer one is left";
   EXPECT_EQ(run("/dev/null").first, 0);
   std::filesystem::remove(csv);
+}
+
+TEST_F(Replay, TheFileOfRequestsIsNotTheTrace) {
+  write_twice(3);
+  const auto size = std::filesystem::file_size(options_.trace);
+  const std::string link = options_.trace + ".link";
+  std::filesystem::create_symlink(options_.trace, link);
+  for (const std::string& path : {options_.trace, link}) {
+    const auto [ended, text] = command({options_.trace, "--csv", path, "--block-tokens", "64"});
+    EXPECT_EQ(ended, 2);
+    EXPECT_NE(text.find("--csv: '" + path + "' is the file '" + options_.trace + "', too"), std::string::npos) << text;
+  }
+  std::filesystem::remove(link);
+  EXPECT_EQ(std::filesystem::file_size(options_.trace), size);
+}
+
+TEST_F(Replay, ATraceWhoseNameIsNoUtf8IsPrintedAsJson) {
+  const std::string plain = options_.trace;
+  options_.trace += "_caf\xe9";
+  write_twice(3);
+  const auto [ended, text] = command({options_.trace, "--block-tokens", "64", "--json"});
+  EXPECT_EQ(ended, 0) << text;
+  EXPECT_NE(text.find("_caf\xef\xbf\xbd\""), std::string::npos) << text;
+  std::filesystem::remove(options_.trace);
+  options_.trace = plain;
+}
+
+TEST_F(Replay, ErrorsNameTheOptionThatIsWrong) {
+  write_twice(3);
+  options_.state_bytes = 1'000'000;
+  options_.device_gib = 1;
+  options_.device_states = 100'000;
+  EXPECT_EQ(run_replay(options_).status().message(),
+            "--device-states: 100000 states have 93.1 GiB, and --device has 1.0 GiB");
+  options_.device_states = 1073;
+  options_.kv_bytes = 4096;
+  const std::string few = run_replay(options_).status().message();
+  EXPECT_TRUE(few.starts_with("--device: the longest request")) << few;
+  EXPECT_TRUE(few.ends_with("would fit beside the states of --device-states")) << few;
+  for (const char* const size : {"--kv-bytes", "--state-bytes"}) {
+    const auto [ended, text] = command({options_.trace, "--model", "gdn-tiny", size, "9"});
+    EXPECT_EQ(ended, 2);
+    EXPECT_NE(text.find(size), std::string::npos) << text;
+  }
+}
+
+TEST(Quantile, IsByNearestRank) {
+  EXPECT_EQ(quantile_of({}, 0.5), 0);
+  EXPECT_EQ(quantile_of({1, 2}, 0.99), 2);
+  EXPECT_EQ(quantile_of({2, 1}, 0.5), 1);
+  std::vector<double> values;
+  for (int i = 1; i <= 100; ++i) values.push_back(i);
+  for (int i = 0; i <= 100; ++i) EXPECT_EQ(quantile_of_sorted(values, i / 100.0), std::max(1, i)) << i;
+  values.resize(50);
+  EXPECT_EQ(quantile_of_sorted(values, 0.99), 50);
 }
 
 // The second law of policies, on a small scale: a host that is larger hits no less, by more than a point.

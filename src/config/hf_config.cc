@@ -52,15 +52,9 @@ struct HfTypes {
 };
 constexpr Dtype kConvDtype = Dtype::kBf16;
 
-// SGLang and vLLM compute in 16 bits what is stored in 32, or what does not say.
+// Of the weights' dtype nothing is asked: SGLang and vLLM compute in 16 bits, whatever is stored.
 HfTypes types_of(HfFields& fields, const HfShape& shape, const HfOptions& options) {
   HfTypes types;
-  for (const char* const key : {"dtype", "torch_dtype"}) {
-    const std::string name = fields.word(key);
-    if (name.empty()) continue;
-    (void)hf_dtype(fields, key, name);
-    break;
-  }
   if (!shape.compress_ratios.empty()) types.kv = Dtype::kFp8E4m3;  // of DeepSeek V4: whatever the weights have
   if (options.kv_dtype) types.kv = *options.kv_dtype;
   if (shape.has_narrow_state) types.temporal = Dtype::kBf16;

@@ -175,7 +175,7 @@ ModelSpec mamba2_real() {
   return spec;
 }
 
-// DeepSeek V3.2.
+// DeepSeek V3.2, in numbers of kv_dtype. (As an engine packs them: config/hf_config.h.)
 ModelSpec dsa_real() {
   ModelSpec spec = mla_real();
   spec.layers = repeat({kMlaDsa}, 61);
@@ -186,7 +186,8 @@ ModelSpec dsa_real() {
 }
 
 // DeepSeek V4 Flash: layers 0 and 1 have the window only, then C4 and C128 take turns. One 512-wide vector per entry,
-// 64 of it rotary.
+// 64 of it rotary, in numbers of kv_dtype; the ring is the reference engine's. (As an engine packs them:
+// config/hf_config.h.)
 ModelSpec dsv4_real() {
   std::vector<LayerKind> layers = repeat({kV4C4, kV4C128}, 43);
   layers[0] = layers[1] = kV4Window;
@@ -226,9 +227,12 @@ constexpr std::array<Preset, 16> kPresets = {{
     {"mamba2-tiny", "3 Mamba-2 layers and 1 full attention", mamba2_tiny},
     {"mamba2-real", "Granite 4.0 H Small: 36 Mamba-2 layers and 4 full attention", mamba2_real},
     {"dsa-tiny", "latent attention with a top-64 indexer, 4 layers", dsa_tiny},
-    {"dsa-real", "DeepSeek V3.2: latent attention with a top-2048 indexer, 61 layers", dsa_real},
+    {"dsa-real", "DeepSeek V3.2: latent attention with a top-2048 indexer, 61 layers; 16 bits a number", dsa_real},
     {"dsv4-tiny", "window of 128, C4 and C128 compressed attention, 5 layers", dsv4_tiny},
-    {"dsv4-real", "DeepSeek V4 Flash: window of 128, C4 and C128 compressed attention, 43 layers", dsv4_real},
+    {"dsv4-real",
+     "DeepSeek V4 Flash: window of 128, C4 and C128 compressed attention, 43 layers; 16 bits a number, and the ring of "
+     "the reference engine",
+     dsv4_real},
 }};
 
 constexpr std::string_view kDraftSuffix = "+draft";

@@ -177,6 +177,21 @@ TEST_F(GgufOnDisk, AllFilesOfAModelArePartOfItsIdentity) {
   EXPECT_EQ(second.status().code(), StatusCode::kInvalidArgument) << second.status().to_string();
 }
 
+TEST_F(GgufOnDisk, TensorsOfAllFilesAreNamed) {
+  const auto part = [](std::string_view tensor) {
+    GgufWriter writer;
+    writer.text("general.architecture", "phi3");
+    writer.u32("split.count", 2);
+    writer.tensor(tensor, {8}, 0, 0);
+    return writer.file(64);
+  };
+  write("m-00001-of-00002.gguf", part("token_embd.weight"));
+  write("m-00002-of-00002.gguf", part("rope_factors_long.weight"));
+  const auto model = read_gguf(files_, "m-00001-of-00002.gguf");
+  ASSERT_TRUE(model) << model.status().to_string();
+  EXPECT_EQ(model->tensor_names, (std::vector<std::string>{"token_embd.weight", "rope_factors_long.weight"}));
+}
+
 TEST_F(GgufOnDisk, ErrorsNameTheFile) {
   write("bad.gguf", Bytes(100));
   const auto model = read_gguf(files_, "bad.gguf");
@@ -244,6 +259,37 @@ TEST(GgufGeometry, LayersWithoutHeadsAreRecurrent) {
   GgufWriter writer = plain_model("lfm2", {0, 2, 0});
   writer.u32("lfm2.shortconv.l_cache", 3);
   EXPECT_EQ(geometry_of(writer).blob.to_text(), "full k 1x1:64 v 1x1:64; recurrent of 3 conv 2x0:512 state 2x0:0");
+}
+
+// Not sized as if all layers saw all positions.
+TEST(GgufGeometry, WhatNoRuleExplainsIsRefusedByTheNameOfTheArchitecture) {
+  const auto refused = [](const GgufWriter& writer, std::string_view architecture, std::string_view why) {
+    const Bytes bytes = writer.file(64);
+    const Status status = gguf_geometry(*parse_gguf(bytes, bytes.size()), CacheType{}, CacheType{}).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
+    EXPECT_NE(status.message().find("architecture " + std::string(architecture)), std::string::npos)
+        << status.message();
+    EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
+  };
+  for (const char* const key : {"ssm.conv_kernel", "kda.head_dim", "shortconv.l_cache", "wkv.head_size"}) {
+    GgufWriter state = plain_model("newhybrid", {2, 2});
+    state.u32("newhybrid." + std::string(key), 4);
+    refused(state, "newhybrid", key);
+  }
+  refused(plain_model("newhybrid", {2, 0, 2}), "newhybrid", "layer 1 has no heads of keys");
+  GgufWriter window = plain_model("newwindow", {1, 1});
+  window.u32("newwindow.attention.sliding_window", 128);
+  refused(window, "newwindow", "window of 128 tokens");
+  window.u32("newwindow.attention.sliding_window_pattern", 4);  // the first of four, or the last?
+  refused(window, "newwindow", "window of 128 tokens");
+  refused(plain_model("llama", {0, 0}, 0), "llama", "layer 0 has no heads of keys");
+}
+
+TEST(GgufGeometry, WhatIsKnownToKeepNothingOrToIgnoreItsWindowIsSized) {
+  GgufWriter ignored = plain_model("phi3", {1, 1});
+  ignored.u32("phi3.attention.sliding_window", 128);
+  EXPECT_EQ(geometry_of(ignored).blob.to_text(), "full k 2x1:32 v 2x1:32");
+  EXPECT_EQ(geometry_of(plain_model("deci", {1, 0})).blob.full->keys.size(), 2u);
 }
 
 TEST(GgufGeometry, WhatIsMissingOrSenselessIsNamed) {

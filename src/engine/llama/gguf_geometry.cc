@@ -62,6 +62,13 @@ constexpr std::string_view kOther[] = {"llama4",  "gemma3n",  "gemma4",     "dee
                                        "glm-dsa", "qwen4exp", "glm5-next",  "minimax-m3", "hy-v4",
                                        "rwkv6",   "rwkv7",    "rwkv6qwen2", "arwkv7"};
 
+// Keys of layers that keep a state.
+constexpr std::string_view kStateKeys[] = {"ssm.", "kda.", "shortconv.", "wkv."};
+// Layers with 0 heads of keys keep nothing.
+constexpr std::string_view kMayKeepNothing[] = {"deci"};
+// llama.cpp computes without the window that the file has.
+constexpr std::string_view kIgnoresWindow[] = {"phi3", "phimoe"};
+
 template <std::size_t n>
 bool is_one_of(const std::string& name, const std::string_view (&list)[n]) {
   return std::ranges::find(list, name) != std::end(list);
@@ -98,6 +105,12 @@ class Keys {
       return std::vector<std::uint64_t>(layers, 0);
     }
     return std::move(*values);
+  }
+  // The first key whose name begins so; empty: none.
+  [[nodiscard]] std::string_view first_of(std::string_view begin) const {
+    const std::string whole = prefix_ + std::string(begin);
+    const auto found = file_.metadata.lower_bound(whole);
+    return found != file_.metadata.end() && found->first.starts_with(whole) ? found->first : std::string_view();
   }
   [[nodiscard]] bool is_array(std::string_view name) const {
     const auto found = file_.metadata.find(prefix_ + std::string(name));
@@ -140,8 +153,14 @@ void mark_recurrent(Keys& keys, const std::string& architecture, std::vector<Lay
   }
 }
 
-void mark_sliding(Keys& keys, const std::string& architecture, std::uint64_t window, std::vector<Layer>& layers) {
-  if (window == 0) return;
+bool has_recurrent_rule(const std::string& architecture) {
+  return is_one_of(architecture, kAllLayersBoth) || is_one_of(architecture, kAllRecurrent) ||
+         is_one_of(architecture, kByInterval) || is_one_of(architecture, kWithoutHeads);
+}
+
+// False: no rule says which layers have it.
+bool mark_sliding(Keys& keys, const std::string& architecture, std::uint64_t window, std::vector<Layer>& layers) {
+  if (window == 0) return true;
   constexpr std::string_view kPatternKey = "attention.sliding_window_pattern";
   const auto* known = std::ranges::find(kPatterns, architecture, &WindowPattern::architecture);
   if (keys.is_array(kPatternKey)) {
@@ -155,7 +174,14 @@ void mark_sliding(Keys& keys, const std::string& architecture, std::uint64_t win
     }
   } else if (architecture.starts_with("lfm2")) {
     for (Layer& layer : layers) layer.sliding = layer.attention;
+  } else {
+    return false;
   }
+  return true;
+}
+
+Status unknown_sizes(const std::string& architecture, const std::string& why) {
+  return unsupported(fmt::format("architecture {}: the sizes of its cache are not known{}", architecture, why));
 }
 
 // Bytes of a row; 0 and a message if it is no multiple of the type's blocks.
@@ -237,7 +263,10 @@ Status check_rows(const BlobGeometry& blob) {
   return invalid_argument(fmt::format("a row of a layer has more than {} bytes", kRowBytesMax));
 }
 
-std::vector<Layer> layers_of(Keys& keys, const std::string& architecture, std::uint64_t count, std::uint64_t window) {
+// What the file says of its layers, and no rule explains, is refused: taken for full attention, it would be sized
+// wrong.
+Result<std::vector<Layer>> layers_of(Keys& keys, const std::string& architecture, std::uint64_t count,
+                                     std::uint64_t window) {
   std::vector<Layer> layers(static_cast<std::size_t>(count));
   const bool is_recurrent = is_one_of(architecture, kAllRecurrent);
   const std::string_view heads =
@@ -246,7 +275,21 @@ std::vector<Layer> layers_of(Keys& keys, const std::string& architecture, std::u
       is_recurrent ? std::vector<std::uint64_t>(layers.size(), 0) : keys.per_layer(heads, layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) layers[i].kv_heads = kv_heads[i];
   mark_recurrent(keys, architecture, layers);
-  mark_sliding(keys, architecture, window, layers);
+  const bool has_window_rule = mark_sliding(keys, architecture, window, layers);
+  if (!keys.status().is_ok()) return keys.status();
+  for (const std::string_view begin : kStateKeys) {
+    const std::string_view key = keys.first_of(begin);
+    if (!key.empty() && !has_recurrent_rule(architecture)) {
+      return unknown_sizes(architecture, fmt::format(": which layers keep a state ({}) is not", key));
+    }
+  }
+  if (!has_window_rule) {
+    return unknown_sizes(architecture, fmt::format(": which layers have the window of {} tokens is not", window));
+  }
+  const auto empty = std::ranges::find_if(layers, [](const Layer& l) { return l.attention && l.kv_heads == 0; });
+  if (empty != layers.end() && !is_one_of(architecture, kMayKeepNothing)) {
+    return unknown_sizes(architecture, fmt::format(": layer {} has no heads of keys", empty - layers.begin()));
+  }
   return layers;
 }
 
@@ -276,25 +319,27 @@ Result<GgufGeometry> gguf_geometry(const GgufFile& file, const CacheType& keys_t
   const bool has_indexer = keys.has("attention.indexer.head_count") || keys.has("attention.shared_kv_layers") ||
                            keys.has("attention.chunk_size");
   if (is_one_of(*architecture, kOther) || has_indexer) {
-    return unsupported(fmt::format("architecture {}: the sizes of its cache are not known", *architecture));
+    return unknown_sizes(*architecture, "");
   }
   const std::uint64_t blocks = keys.number("block_count"), predictors = keys.number("nextn_predict_layers", 0);
   if (keys.status().is_ok() && (blocks == 0 || blocks > kBlobLayersMax || predictors >= blocks)) {
     return invalid_argument(fmt::format("{}.block_count is {}", *architecture, blocks));
   }
   geometry.context_length = static_cast<std::uint32_t>(keys.number("context_length"));
-  const std::uint64_t window = keys.number("attention.sliding_window", 0);
+  const bool ignores_window = is_one_of(*architecture, kIgnoresWindow);
+  const std::uint64_t window = ignores_window ? 0 : keys.number("attention.sliding_window", 0);
   if (!keys.status().is_ok()) return keys.status();
   if (window > kWindowTokensMax) {
     return unsupported(fmt::format("a sliding window of {} tokens: at most {}", window, kWindowTokensMax));
   }
   geometry.layers = static_cast<std::uint32_t>(blocks - predictors);
-  const std::vector<Layer> layers = layers_of(keys, *architecture, geometry.layers, window);
-  Result<BlobGeometry> blob = attention_parts(keys, layers, window, keys_type, values_type);
+  const Result<std::vector<Layer>> layers = layers_of(keys, *architecture, geometry.layers, window);
+  if (!layers) return layers.status();
+  Result<BlobGeometry> blob = attention_parts(keys, *layers, window, keys_type, values_type);
   if (!keys.status().is_ok()) return keys.status();
   if (!blob) return blob.status();
   geometry.blob = std::move(*blob);
-  const auto recurrent = static_cast<std::size_t>(std::ranges::count(layers, true, &Layer::recurrent));
+  const auto recurrent = static_cast<std::size_t>(std::ranges::count(*layers, true, &Layer::recurrent));
   if (recurrent > 0) {
     const auto [conv, state] = recurrent_row(keys);
     geometry.blob.recurrent =

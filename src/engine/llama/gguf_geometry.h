@@ -4,8 +4,9 @@
 // For sizing (`larder plan --gguf`) and for what a blob does not tell (the window). What the engine really does is
 // learned from its blobs (engine/llama/self_probe.h), and compared with this by the tests with the real libllama.
 // Errors: kInvalidArgument: a key is missing or senseless; the message has its name. kUnsupported: a kind of cache
-// whose sizes are not known from the file (chunked windows, indexers, layers that share their keys), by the name of the
-// architecture; whether such a model can be cached is the probe's to say.
+// whose sizes are not known from the file (chunked windows, indexers, layers that share their keys; states, windows or
+// layers without heads of which no rule is known), by the name of the architecture; whether such a model can be cached
+// is the probe's to say.
 // Threads: pure.
 #pragma once
 

@@ -11,17 +11,27 @@ std::uint64_t ModelPlan::restore_point_tokens() const {
 }
 
 std::uint64_t ModelPlan::prefix_bytes(std::uint64_t tokens, std::uint64_t points) const {
-  const std::uint64_t pages = tokens / page_size;
+  const std::uint64_t pages = (tokens + page_size - 1) / page_size;
   points = std::min(points, pages);
   return pages * page_bytes + std::min(points * window_pages, pages) * window_page_bytes + points * checkpoint_bytes;
 }
 
+std::uint64_t ModelPlan::distance_of(std::uint64_t per_point) const {
+  return std::max<std::uint64_t>(1, per_point / page_size) * page_size;
+}
+
 std::uint64_t ModelPlan::tokens_in(std::uint64_t bytes, std::uint64_t per_point) const {
-  // Whole pages between two points: what is left of one is not kept.
-  const std::uint64_t pages = std::max<std::uint64_t>(1, per_point / page_size);
-  const std::uint64_t piece = prefix_bytes(pages * page_size, 1);
+  const std::uint64_t distance = distance_of(per_point);
+  const std::uint64_t piece = prefix_bytes(distance, 1);
   if (piece == 0) return std::numeric_limits<std::uint64_t>::max();
-  return bytes / piece * pages * page_size;
+  // Of the last piece as many pages as fit before a restore point: the least number that is too many, less one.
+  const std::uint64_t left = bytes % piece;
+  std::uint64_t fit = 0, too_many = distance / page_size;
+  while (too_many - fit > 1) {
+    const std::uint64_t middle = fit + (too_many - fit) / 2;
+    (prefix_bytes(middle * page_size, 1) <= left ? fit : too_many) = middle;
+  }
+  return bytes / piece * distance + fit * page_size;
 }
 
 ModelPlan plan_of(const ModelPools& pools) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What it costs to keep prefixes of a GGUF model: for sizing host memory and disks before anything runs.
 //
-// Picture: a prefix of n tokens that ends at a restore point is n / page_size pages of kv, and for the restore point a
-// window and a checkpoint, where the model has sliding or recurrent layers. Windows that overlap share pages, so all of
-// a prefix have no more of them than it has pages.
+// Picture: a prefix of n tokens that ends at a restore point is n / page_size pages of kv, upwards, and for the restore
+// point a window and a checkpoint, where the model has sliding or recurrent layers. Windows that overlap share pages,
+// so all of a prefix have no more of them than it has pages.
 //
 // Threads: pure.
 #pragma once
@@ -27,9 +27,12 @@ struct ModelPlan {
   [[nodiscard]] std::uint64_t restore_point_bytes() const { return window_bytes() + checkpoint_bytes; }
   // A restore point weighs as much as the pages of so many tokens; 0 if there are none to compare it with.
   [[nodiscard]] std::uint64_t restore_point_tokens() const;
-  // A prefix of so many tokens, whole pages, with `points` restore points, one in a page at most.
+  // A prefix of so many tokens, the last page perhaps not full, with `points` restore points, one in a page at most.
   [[nodiscard]] std::uint64_t prefix_bytes(std::uint64_t tokens, std::uint64_t points) const;
-  // How many tokens fit if there is a restore point every `per_point` of them. 0: none; no limit is UINT64_MAX.
+  // Restore points are pages apart: what `per_point` tokens come to, downwards, and a page at least.
+  [[nodiscard]] std::uint64_t distance_of(std::uint64_t per_point) const;
+  // How many tokens fit, whole pages, if there is a restore point every distance_of(per_point) of them, and one at
+  // their end. Never fewer for a larger distance. 0: none; no limit is UINT64_MAX.
   [[nodiscard]] std::uint64_t tokens_in(std::uint64_t bytes, std::uint64_t per_point) const;
 };
 
