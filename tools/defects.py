@@ -116,7 +116,8 @@ def main():
     chosen = [entry for entry in listed if not only or entry[0] in only]
     missed = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as jobs:
-        results = jobs.map(lambda entry: by_simulator(entry[0], options.worlds, limit) or by_suites(entry[0], limit), chosen)
+        tried = lambda entry: by_simulator(entry[0], options.worlds, limit) or by_suites(entry[0], limit)
+        results = jobs.map(tried, chosen)
         for (name, words, field), caught in zip(chosen, results):
             missed += caught is None
             who, when = caught or ("**nothing**", "-")

@@ -234,19 +234,27 @@ static int write_file(const char* path, LarderBackendPage* page, int is_durable)
   return -1;
 }
 
-static int sync_directory(const char* path) {
-  const int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return -1;
-  const int result = fsync(directory);
-  close(directory);
+/* Of a file or a directory. */
+static int sync_path(const char* path) {
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return -1;
+  const int result = fsync(file);
+  close(file);
   return result;
 }
 
 /* Makes one page visible, or answers ALREADY. */
 static int32_t write_page(LarderBackend* b, LarderBackendCall* call, LarderBackendPage* page) {
   char path[kPathBytes], temporary[kPathBytes], space[kPathBytes];
+  struct stat info;
   object_path(b, page, path);
-  if (access(path, F_OK) == 0) return LARDER_BACKEND_ALREADY;
+  if (stat(path, &info) == 0) {
+    if ((uint64_t)info.st_size == page->bytes) { /* who wrote it may not have asked for durability */
+      const int is_safe = !(call->flags & LARDER_BACKEND_DURABLE) || sync_path(path) == 0;
+      return is_safe ? LARDER_BACKEND_ALREADY : fail(call, errno_code(), "sync", path);
+    }
+    if (remove_object(b, path) != 0) return fail(call, errno_code(), "remove", path); /* cut short by a power cut */
+  }
   snprintf(temporary, sizeof temporary, "%s/tmp/object", b->root); /* one write at a time */
   if (write_file(temporary, page, call->flags & LARDER_BACKEND_DURABLE) != 0) {
     return fail(call, errno_code(), "write", temporary);
@@ -270,7 +278,7 @@ static int32_t write_group(LarderBackend* b, LarderBackendCall* call, LarderBack
   }
   if (code == LARDER_BACKEND_OK && (call->flags & LARDER_BACKEND_DURABLE)) {
     space_path(b, group->pages[0].namespace_digest, path);
-    if (sync_directory(path) != 0 || sync_directory(b->root) != 0) code = fail(call, errno_code(), "sync", path);
+    if (sync_path(path) != 0 || sync_path(b->root) != 0) code = fail(call, errno_code(), "sync", path);
   }
   for (uint64_t i = 0; i < done && code != LARDER_BACKEND_OK; ++i) {
     if (group->pages[i].status != LARDER_BACKEND_OK) continue;

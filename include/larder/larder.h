@@ -208,7 +208,7 @@ typedef struct larder_terms {
   larder_cancel* cancel;  /* may be null. Ends what has not begun, and the wait for the rest */
 } larder_terms;
 
-/* Answer only when the pages survive a power cut. */
+/* Answer only when the pages survive a power cut. (Of backend `memory` nothing survives its process.) */
 #define LARDER_PUT_DURABLE 1u
 /* A group that fails for a reason that may pass (LARDER_OVERLOADED, LARDER_UNAVAILABLE, LARDER_DEADLINE_EXCEEDED,
  * LARDER_INTERNAL) is copied into a queue of the store (option `retry_bytes`) and written later; the pages are answered
@@ -248,7 +248,8 @@ typedef struct larder_page {
 } larder_page;
 
 /* Reads pages into the segments. Each page's `code` tells; segments of a page that is not LARDER_OK hold what they
- * held, or nothing of use. Returns LARDER_OK if every page is, else the code of the first that is not. */
+ * held, or nothing of use. Returns LARDER_OK if every page is, LARDER_INVALID_ARGUMENT if one is wrong, else the
+ * code of the first that is not. */
 LARDER_API larder_code larder_get(larder_space* space, larder_page* pages, size_t page_count, const larder_terms* terms,
                                   larder_error* error);
 
@@ -277,9 +278,11 @@ LARDER_API larder_code larder_put(larder_space* space, larder_page* pages, size_
  * larder_save() is touched until that transfer has ended, and at no other time. Pages of a save are found when all of
  * its bytes have come, or not at all; pages that are there already are not copied.
  *
- * Threads: one call at a time on one connector, but for larder_connector_wake(). Callbacks run on the copying threads.
+ * Threads: one call at a time on one connector, but for larder_connector_wake(), which must have returned
+ * before larder_connector_close() begins. Callbacks run on the copying threads.
  * Nothing blocks but larder_connector_poll() and larder_connector_close().
- * Not LARDER_OK: nothing was begun. LARDER_OVERLOADED: later, mostly after a poll, or do without. */
+ * Not LARDER_OK: nothing was begun. LARDER_OVERLOADED: later, mostly after a poll, or do without. A call that finds no
+ * memory half-way is LARDER_INTERNAL, as each one after it: take the transfers that end, close it, and open another. */
 
 typedef struct larder_connector larder_connector;
 
@@ -324,7 +327,8 @@ LARDER_API larder_code larder_connector_attach(larder_connector* connector, lard
 LARDER_API larder_code larder_connector_detach(larder_connector* connector, larder_error* error);
 
 /* Applies what ended. Waits for something to end, at most timeout_seconds (0, less, or not a number: not at all; above
- * 1e7: 1e7). Returns 1 if something changed, else 0. */
+ * 1e7: 1e7); not at all if there is an answer that neither a poll nor larder_connector_events() has told of. Returns 1
+ * if something changed, or if there is such an answer, else 0. */
 LARDER_API int32_t larder_connector_poll(larder_connector* connector, double timeout_seconds);
 /* Ends a wait in larder_connector_poll(). Any thread. */
 LARDER_API void larder_connector_wake(larder_connector* connector);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "door/page_store.h"
@@ -37,13 +38,18 @@ namespace larder::c {
 // Fills `error`, if there is one, and returns the code.
 larder_code fail(const Status& status, larder_error* error);
 larder_code wrong(const char* message, larder_error* error);
-// No exception leaves the library: out of memory is a full resource, anything else a bug of ours.
+// No exception leaves the library: no memory or no thread is a full resource, anything else a bug of ours.
 template <class Body>
 larder_code guarded(larder_error* error, Body&& body) {
   try {
     return fail(body(), error);
   } catch (const std::bad_alloc&) {
     return fail(Status(StatusCode::kOverloaded, "out of memory"), error);
+  } catch (const std::system_error& e) {  // of std::thread
+    const bool is_full = e.code() == std::errc::resource_unavailable_try_again;
+    return fail(is_full ? Status(StatusCode::kOverloaded, "the system has no thread to spare: a limit of processes?")
+                        : Status(StatusCode::kInternal, e.what()),
+                error);
   } catch (const std::exception& e) {
     return fail(Status(StatusCode::kInternal, e.what()), error);
   } catch (...) {  // NOLINT: nothing may leave

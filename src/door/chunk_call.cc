@@ -114,12 +114,15 @@ bool ChunkCall::start_some() {
     std::shared_ptr<Chunk> chunk = make_chunk();
     chunk->begin = next_;
     chunk->end = end;
-    if (!core_.limits.is_zero_copy && !stage(*chunk)) {
-      const Status may_wait = core_.pipeline->check_wait(lane());
-      if (may_wait.is_ok()) return false;
-      give_up(next_, end, false, may_wait);
-      next_ = end;
-      continue;
+    if (!core_.limits.is_zero_copy) {
+      const Result<bool> is_staged = stage(*chunk);
+      if (!is_staged.is_ok() || !*is_staged) {
+        const Status may_wait = is_staged.is_ok() ? core_.pipeline->check_wait(lane()) : is_staged.status();
+        if (may_wait.is_ok()) return false;
+        give_up(next_, end, false, may_wait);
+        next_ = end;
+        continue;
+      }
     }
     in_flight_.push_back(chunk);  // before it is: out of memory later, nobody would wait for it
     const Status started = start(chunk, deadline_);
@@ -159,15 +162,15 @@ void ChunkCall::end_early(const Status& why) {
   if (next_ < pages_.size()) give_up(next_, pages_.size(), false, why);
 }
 
-// Successive pages with one key go together: a put makes them one group.
+// Successive pages with one key are one group of a put, and go together.
 std::size_t ChunkCall::chunk_end(std::size_t begin) const {
   std::size_t bytes = 0, end = begin;
   while (end < pages_.size()) {
     std::size_t after = end;
     std::size_t group = 0;
-    for (; after < pages_.size() && pages_[after].key == pages_[end].key; ++after) {
-      group += aligned(pool_of(pages_[after]).page_bytes);
-    }
+    do {
+      group += aligned(pool_of(pages_[after++]).page_bytes);
+    } while (lane() == Lane::kWrite && after < pages_.size() && pages_[after].key == pages_[end].key);
     if (end != begin && bytes + group > kChunkBytes) break;
     bytes += group;
     end = after;
@@ -175,14 +178,16 @@ std::size_t ChunkCall::chunk_end(std::size_t begin) const {
   return end;
 }
 
-bool ChunkCall::stage(Chunk& chunk) const {
+Result<bool> ChunkCall::stage(Chunk& chunk) const {
   std::size_t bytes = 0;
   for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
     chunk.offsets.push_back(bytes);
     bytes += aligned(pool_of(pages_[i]).page_bytes);
   }
-  chunk.piece =
+  Result<std::shared_ptr<StagingArena::Piece>> piece =
       core_.arena->try_take(bytes, lane() == Lane::kRead ? StagingArena::Use::kRead : StagingArena::Use::kWrite);
+  if (!piece.is_ok()) return piece.status();
+  chunk.piece = std::move(*piece);
   return chunk.piece != nullptr;
 }
 

@@ -2,7 +2,8 @@
 // A call over many pages as operations of a few pages each: several are in the backend at once, and while the disk
 // works on the next ones the thread of the call copies those that have come.
 //
-//   pages -> chunks (whole groups, about kChunkBytes) -> [room in the arena] -> backend -> inbox of the call -> answers
+//   pages -> chunks (about kChunkBytes; of a put, whole groups) -> [room in the arena] -> backend -> inbox of the call
+//   -> answers
 //
 // What get and put share. A derived call says how a chunk starts and what its end means.
 //
@@ -33,7 +34,7 @@ class ChunkCall {
   void run();
 
  protected:
-  static constexpr std::size_t kChunkBytes = std::size_t{2} << 20;
+  static constexpr std::size_t kChunkBytes = StagingArena::kOrdinaryBytes;
   static constexpr std::size_t kMostInFlight = 32;
 
   // Pages [begin, end) of the call, on their way.
@@ -88,8 +89,8 @@ class ChunkCall {
  private:
   void run_chunks();
   [[nodiscard]] std::size_t chunk_end(std::size_t begin) const;
-  // False: no room now.
-  [[nodiscard]] bool stage(Chunk& chunk) const;
+  // Whether the chunk's pages have their places; false: no room now. Errors: the machine has not that much memory.
+  [[nodiscard]] Result<bool> stage(Chunk& chunk) const;
   // Starts what there is room for. False: the next chunk waits for room or for the backend's queue.
   bool start_some();
   void take_ended(const std::shared_ptr<Chunk>& chunk);

@@ -36,7 +36,7 @@ class ChunkCallTest : public testing::Test {
   }
   // An operation that has its piece of the arena and does not answer, as a call leaves it behind.
   void leave_hung_read(std::uint8_t tag) {
-    auto piece = core_.arena->try_take(kChunkPageBytes, StagingArena::Use::kRead);
+    auto piece = core_.arena->try_take(kChunkPageBytes, StagingArena::Use::kRead).value();
     ASSERT_TRUE(piece);
     ASSERT_TRUE(core_.pipeline->submit_read(read_of(tag), [piece](const ReadResult&) {}).is_ok());
   }
@@ -60,7 +60,7 @@ TEST_F(ChunkCallTest, WhereHungReadsHaveTheArenaACallIsAnsweredAtOnce) {
   EXPECT_EQ(inner_->begun.size(), 3u);
 
   // A write finds room, and a backend that is well.
-  EXPECT_TRUE(core_.arena->try_take(kChunkPageBytes, StagingArena::Use::kWrite));
+  EXPECT_TRUE(core_.arena->try_take(kChunkPageBytes, StagingArena::Use::kWrite).value());
   EXPECT_TRUE(core_.pipeline->check_wait(Lane::kWrite).is_ok());
 
   // They answer after all: the next call is the try that ends it.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "door/staging_arena.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace larder {
@@ -28,7 +29,7 @@ void StagingArena::State::give(Use use, std::byte* data, std::size_t size, bool 
   LockGuard guard(mutex);
   ++given;
   if (is_own) {
-    has_large[index_of(use)] = false;
+    own[index_of(use)] = 0;
   } else {
     used[index_of(use)] -= size;
     const auto offset = static_cast<std::size_t>(data - memory->data());
@@ -61,39 +62,47 @@ Result<std::unique_ptr<StagingArena>> StagingArena::create(std::size_t bytes, Me
   return std::unique_ptr<StagingArena>(new StagingArena(std::make_shared<State>(std::move(memory).value(), source)));
 }
 
-std::shared_ptr<StagingArena::Piece> StagingArena::try_take(std::size_t bytes, Use use) {
-  const std::size_t wanted = std::max(round_up(bytes), kAlignment);
-  if (wanted > state_->memory->size()) return take_large(wanted, use);
-  std::size_t offset = 0;
-  {
-    LockGuard guard(state_->mutex);
-    if (!state_->may_take(use, wanted)) return nullptr;
-    auto at = state_->free_ranges.begin();
-    while (at != state_->free_ranges.end() && at->second < wanted) ++at;
-    if (at == state_->free_ranges.end()) return nullptr;
-    offset = at->first;
-    const std::size_t rest = at->second - wanted;
-    state_->free_ranges.erase(at);
-    if (rest > 0) state_->free_ranges.emplace(offset + wanted, rest);
-    state_->used[index_of(use)] += wanted;
-  }
-  return std::make_shared<Piece>(state_, use, state_->memory->data() + offset, wanted, nullptr);
+std::optional<std::size_t> StagingArena::State::take_range(Use use, std::size_t bytes) {
+  LockGuard guard(mutex);
+  if (!may_take(use, bytes)) return std::nullopt;
+  auto at = free_ranges.begin();
+  while (at != free_ranges.end() && at->second < bytes) ++at;
+  if (at == free_ranges.end()) return std::nullopt;
+  const auto [offset, size] = *at;
+  free_ranges.erase(at);
+  if (size > bytes) free_ranges.emplace(offset + bytes, size - bytes);
+  used[index_of(use)] += bytes;
+  return offset;
 }
 
-std::shared_ptr<StagingArena::Piece> StagingArena::take_large(std::size_t bytes, Use use) {
+Result<std::shared_ptr<StagingArena::Piece>> StagingArena::try_take(std::size_t bytes, Use use) {
+  const std::size_t wanted = std::max(round_up(bytes), kAlignment);
+  if (const std::optional<std::size_t> offset = state_->take_range(use, wanted)) {
+    return std::make_shared<Piece>(state_, use, state_->memory->data() + *offset, wanted, nullptr);
+  }
+  const std::size_t size = state_->memory->size();
+  const bool is_ordinary = wanted <= std::min(std::max(kOrdinaryBytes, size / 16), size);
+  return is_ordinary ? std::shared_ptr<Piece>() : take_own(wanted, use);
+}
+
+Result<std::shared_ptr<StagingArena::Piece>> StagingArena::take_own(std::size_t bytes, Use use) {
   {
     LockGuard guard(state_->mutex);
-    if (state_->has_large[index_of(use)]) return nullptr;
-    state_->has_large[index_of(use)] = true;
+    std::size_t& own = state_->own[index_of(use)];
+    if (own != 0) return std::shared_ptr<Piece>();
+    own = bytes;
   }
-  Result<std::unique_ptr<Memory>> own = state_->source.allocate(bytes);
-  if (!own.is_ok()) {
-    LockGuard guard(state_->mutex);
-    state_->has_large[index_of(use)] = false;
-    return nullptr;
+  Result<std::unique_ptr<Memory>> memory = state_->source.allocate(bytes);
+  if (!memory.is_ok()) {
+    {
+      LockGuard guard(state_->mutex);  // who waits for room is not woken up: there is no more than before
+      state_->own[index_of(use)] = 0;
+    }
+    if (bytes <= state_->memory->size()) return std::shared_ptr<Piece>();
+    return memory.status();
   }
-  std::byte* const data = (*own)->data();
-  return std::make_shared<Piece>(state_, use, data, bytes, std::move(own).value());
+  std::byte* const data = (*memory)->data();
+  return std::make_shared<Piece>(state_, use, data, bytes, std::move(memory).value());
 }
 
 void StagingArena::wait_for_room(std::uint64_t seen, Nanos limit) {
@@ -110,7 +119,7 @@ Segment StagingArena::memory() const { return {state_->memory->data(), state_->m
 
 std::size_t StagingArena::used_bytes() const {
   LockGuard guard(state_->mutex);
-  return state_->used[0] + state_->used[1];
+  return state_->used[0] + state_->used[1] + state_->own[0] + state_->own[1];
 }
 
 }  // namespace larder

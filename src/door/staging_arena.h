@@ -5,9 +5,11 @@
 // operations run on pieces of this arena, and a call copies between them and the engine's memory only while it waits.
 // A call that gives up leaves its pieces to the operation, which returns them whenever it ends.
 //
-// The arena is one region, registered with the device at open. A piece that is larger than the arena comes from the
-// heap, and only one such piece exists at a time for each use. Pieces of one use take at most three quarters of the
-// arena, but for a single one: reads that hang leave room for writes, and the other way round.
+// The arena is one region, registered with the device at open. Pieces of one use take at most three quarters of it, but
+// for a single one: reads that hang leave room for writes, and the other way round. A piece that is larger than the
+// arena has memory of its own. So has one that finds no room and is larger than kOrdinaryBytes and a sixteenth of the
+// arena: while smaller ones come and go, there may never be so many free bytes in one run. Of each use one such piece
+// exists at a time.
 //
 // Threads: any. Lifetime: pieces may outlive the arena object.
 // Cost: a short lock and a walk over the free ranges; there are as many ranges as pieces at most.
@@ -33,6 +35,7 @@ class StagingArena {
 
  public:
   static constexpr std::size_t kAlignment = 4096;
+  static constexpr std::size_t kOrdinaryBytes = std::size_t{2} << 20;
   enum class Use : std::uint8_t { kRead, kWrite };
 
   // Gives its bytes back when it ends.
@@ -50,37 +53,39 @@ class StagingArena {
     const Use use_;
     std::byte* const data_;
     const std::size_t size_;
-    const std::unique_ptr<Memory> own_;  // a piece that is larger than the arena
+    const std::unique_ptr<Memory> own_;  // null: in the arena
   };
 
   // Errors: as MemorySource::allocate().
   [[nodiscard]] static Result<std::unique_ptr<StagingArena>> create(std::size_t bytes, MemorySource& source);
 
-  // Null: no room now for this use (wait_for_room() waits), or the machine has not that much.
-  [[nodiscard]] std::shared_ptr<Piece> try_take(std::size_t bytes, Use use);
+  // Null: no room now for this use; wait_for_room() waits. Errors: as MemorySource::allocate(), for what is larger than
+  // the arena.
+  [[nodiscard]] Result<std::shared_ptr<Piece>> try_take(std::size_t bytes, Use use);
   // Until a piece was given back since `seen` (of changes()), or `limit` is over.
   void wait_for_room(std::uint64_t seen, Nanos limit);
   [[nodiscard]] std::uint64_t changes() const;
   [[nodiscard]] Segment memory() const;
-  [[nodiscard]] std::size_t used_bytes() const;
+  [[nodiscard]] std::size_t used_bytes() const;  // of all pieces, also those with memory of their own
 
  private:
   struct State {
     explicit State(std::unique_ptr<Memory> region, MemorySource& from);
     void give(Use use, std::byte* data, std::size_t size, bool is_own);
     [[nodiscard]] bool may_take(Use use, std::size_t bytes) const LARDER_REQUIRES(mutex);
+    [[nodiscard]] std::optional<std::size_t> take_range(Use use, std::size_t bytes) LARDER_EXCLUDES(mutex);
 
     const std::unique_ptr<Memory> memory;
     MemorySource& source;
     mutable RankedMutex mutex{LockRank::kPool};
     RankedCondition changed;
     std::map<std::size_t, std::size_t> free_ranges LARDER_GUARDED_BY(mutex);  // offset -> bytes; none touch
-    std::array<std::size_t, 2> used LARDER_GUARDED_BY(mutex){};               // by use
+    std::array<std::size_t, 2> used LARDER_GUARDED_BY(mutex){};               // by use, in the arena
+    std::array<std::size_t, 2> own LARDER_GUARDED_BY(mutex){};                // by use, of the piece outside of it
     std::uint64_t given LARDER_GUARDED_BY(mutex) = 0;
-    std::array<bool, 2> has_large LARDER_GUARDED_BY(mutex){};  // by use
   };
   explicit StagingArena(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  [[nodiscard]] std::shared_ptr<Piece> take_large(std::size_t bytes, Use use);
+  [[nodiscard]] Result<std::shared_ptr<Piece>> take_own(std::size_t bytes, Use use);
 
   const std::shared_ptr<State> state_;
 };

@@ -22,10 +22,7 @@ class PluginHarness final : public HarnessBase {
   }
   [[nodiscard]] bool is_bounded() const override { return false; }
   std::size_t flip_stored_bits(Rng& rng, std::size_t flips) override {
-    std::vector<std::string> objects;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_ + "/store")) {
-      if (entry.is_regular_file() && entry.path().filename() != "LOCK") objects.push_back(entry.path().string());
-    }
+    const std::vector<std::string> objects = stored_objects();
     OpenOptions options;
     options.write = true;
     for (std::size_t i = 0; i < flips && !objects.empty(); ++i) {
@@ -38,10 +35,48 @@ class PluginHarness final : public HarnessBase {
     }
     return flips;
   }
+  void cut_stored_objects() const {
+    for (const std::string& object : stored_objects()) std::filesystem::resize_file(object, 0);
+  }
 
  private:
+  [[nodiscard]] std::vector<std::string> stored_objects() const {
+    std::vector<std::string> objects;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_ + "/store")) {
+      if (entry.is_regular_file() && entry.path().filename() != "LOCK") objects.push_back(entry.path().string());
+    }
+    return objects;
+  }
+
   std::string directory_;
 };
+
+// A write without durability, and then a power cut: the file is there, but not all of its bytes.
+TEST(PluginExample, AnObjectThatWasCutShortIsReplaced) {
+  PluginHarness harness(0, 1);
+  const auto backend = harness.open({}).value();
+  Rng rng(1);
+  PageBuffer page(5000, 3, rng), found(5000, 2, rng);
+  const PageKey key = check_key(1, 1);
+  page.fill(key, PoolName::kKv);
+  const auto put = [&] {
+    WriteResult result;
+    WriteRequest request{check_scope(1, 1), {{{{PoolName::kKv, key, page.segments()}}}}};
+    EXPECT_TRUE(backend->submit_write(std::move(request), [&](const WriteResult& out) { result = out; }).is_ok());
+    harness.drain();
+    return result.groups.at(0);
+  };
+  ASSERT_TRUE(put().is_ok());
+  harness.cut_stored_objects();
+  ASSERT_TRUE(put().is_ok());
+  ReadResult read;
+  ReadRequest request{check_scope(1, 1), {{PoolName::kKv, key, found.segments()}}};
+  ASSERT_TRUE(backend->submit_read(std::move(request), [&](const ReadResult& out) { read = out; }).is_ok());
+  harness.drain();
+  EXPECT_TRUE(read.items.at(0).is_ok()) << read.items.at(0).to_string();
+  EXPECT_TRUE(found.holds(key, PoolName::kKv));
+  EXPECT_EQ(backend->stats().pages, 1u);
+}
 
 const BackendUnderTest kPluginManual{"Manual",
                                      [](std::uint64_t seed) { return std::make_unique<PluginHarness>(0, seed); }};

@@ -62,8 +62,8 @@ extern "C" {
 enum LarderBackendCode {
   LARDER_BACKEND_NOT_ANSWERED = -1, /* preset by the host; never an answer */
   LARDER_BACKEND_OK = 0,            /* exists: it is there; read: all bytes are in the segments; write: stored */
-  LARDER_BACKEND_NOT_FOUND = 1,     /* exists: not there; read: also there with another length. A miss, no error */
-  LARDER_BACKEND_ALREADY = 2,       /* write: the object was there already and was kept; as good as OK */
+  LARDER_BACKEND_NOT_FOUND = 1,     /* exists: not there; read: or of another length. A miss, no error */
+  LARDER_BACKEND_ALREADY = 2,       /* write: the object was there, of this length, and was kept; as good as OK */
   LARDER_BACKEND_INVALID = 3,       /* the request or an option is wrong: not to be retried as it is */
   LARDER_BACKEND_OVERLOADED = 4,    /* something is full: perhaps later */
   LARDER_BACKEND_CORRUPT = 5,       /* read: the stored bytes are damaged; the library has dropped the object */
