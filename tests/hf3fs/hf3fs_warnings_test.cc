@@ -51,10 +51,10 @@ TEST_F(Warnings, AFileSizeThatTheServiceDoesNotTakeUp) {
 }
 
 TEST_F(Warnings, TwoFoldersWithOneService) {
-  constexpr std::uint64_t kPages = 100;
+  constexpr std::uint64_t kFound = 100;
   open();
   std::vector<Page> pages;
-  for (std::uint64_t key = 0; key < kPages; ++key) {
+  for (std::uint64_t key = 0; key < kFound; ++key) {
     ASSERT_TRUE(write({{kv(key)}}).at(0).is_ok());
     pages.push_back(kv(key));
   }
