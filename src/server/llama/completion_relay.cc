@@ -410,7 +410,7 @@ void CompletionRelay::note_cached(std::uint64_t cached) {
 // Some tokens less are another guess of where llama-server has a state.
 void CompletionRelay::note_lost(std::uint64_t cached) {
   if (cached >= resume_ || (cached > 0 && cached + parts_.saves.page_size > resume_)) return;
-  if (cached == 0) hold_.doubt_others();  // it was emptied; fewer are another guess of a state
+  if (cached == 0) hold_.doubt_others();  // llama-server empties a slot as a whole
   if (!reuse_) return;
   if (reuse_->host + reuse_->storage > 0) parts_.metrics.restores_ignored.increment();
   reuse_->device = std::min(reuse_->device, cached);
