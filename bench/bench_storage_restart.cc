@@ -71,13 +71,7 @@ class RestartBench {
     if (options_.backend != "file") return invalid_argument("--restart: only for the backend 'file'");
     LARDER_RETURN_IF_ERROR(register_backends(factory_));
     backend_options_["directory"] = directory_;
-    for (const std::string& text : options_.extra) {
-      const std::size_t equals = text.find('=');
-      if (equals == std::string::npos || equals == 0) {
-        return invalid_argument("--extra: KEY=VALUE is expected, not '" + text + "'");
-      }
-      backend_options_[text.substr(0, equals)] = text.substr(equals + 1);
-    }
+    LARDER_RETURN_IF_ERROR(add_options("--extra", options_.extra, backend_options_));
     const Result<std::uint64_t> segment = size_option(backend_options_, "segment_size", kDefaultSegmentBytes);
     if (!segment.is_ok()) return segment.status();
     const std::uint64_t room = *segment - std::min(*segment, 3 * file_store::kBlockBytes);

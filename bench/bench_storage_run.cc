@@ -13,6 +13,7 @@
 #include "bench/quantile.h"
 #include "door/register_backends.h"
 #include "metadata/open_metadata.h"
+#include "storage/option_text.h"
 
 namespace larder {
 namespace {
@@ -251,15 +252,11 @@ Result<std::unique_ptr<StorageRunner>> StorageRunner::create(const StorageBenchO
     parts->backend_options["file_path_prefix"] = store_directory + "/pages";
   }
   parts->lies_in_directory = !parts->backend_options.empty();
-  for (const std::string& text : options.extra) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return invalid_argument("KEY=VALUE is expected, not '" + text + "'");
-    }
-    if (!has_option(text.substr(0, equals))) {
-      return invalid_argument("backend '" + options.backend + "' has no option '" + text.substr(0, equals) + "'");
-    }
-    parts->backend_options[text.substr(0, equals)] = text.substr(equals + 1);
+  BackendOptions extra;
+  LARDER_RETURN_IF_ERROR(add_options("", options.extra, extra));
+  for (const auto& [key, value] : extra) {
+    if (!has_option(key)) return invalid_argument("backend '" + options.backend + "' has no option '" + key + "'");
+    parts->backend_options[key] = value;
   }
   const std::uint64_t page = *std::max_element(options.page_sizes.begin(), options.page_sizes.end());
   const std::uint64_t lanes =

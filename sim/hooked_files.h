@@ -23,6 +23,8 @@ class HookedFiles final : public FileSystem {
   // is synced. Not ok: the operation ends so, and nothing happened.
   std::function<Status(const std::string&path)> before_create, before_open, before_allocate, before_read, before_sync,
       before_remove, before_sync_dir;
+  // What is said of the disk's space instead of the truth.
+  std::function<SpaceInfo(SpaceInfo)> change_space;
 
   [[nodiscard]] Result<std::unique_ptr<File>> open(const std::string& path, const OpenOptions& options) override {
     if (options.create && before_create) LARDER_RETURN_IF_ERROR(before_create(path));
@@ -47,7 +49,11 @@ class HookedFiles final : public FileSystem {
     return inner.sync_dir(directory);
   }
   [[nodiscard]] Result<FileInfo> stat(const std::string& path) override { return inner.stat(path); }
-  [[nodiscard]] Result<SpaceInfo> space(const std::string& path) override { return inner.space(path); }
+  [[nodiscard]] Result<SpaceInfo> space(const std::string& path) override {
+    Result<SpaceInfo> space = inner.space(path);
+    if (space.is_ok() && change_space) return change_space(*space);
+    return space;
+  }
   [[nodiscard]] Result<std::unique_ptr<FileLock>> lock(const std::string& path) override { return inner.lock(path); }
 
  private:

@@ -18,6 +18,7 @@
 #include "server/command_line.h"
 #include "server/json_reader.h"
 #include "storage/conformance/checks.h"
+#include "storage/option_text.h"
 
 namespace larder {
 namespace {
@@ -129,13 +130,7 @@ Result<BackendOptions> backend_options(const ConformanceOptions& o) {
     out = config->backend;
   }
   if (!o.directory.empty()) out["directory"] = o.directory;
-  for (const std::string& text : o.extra) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return invalid_argument("--extra: KEY=VALUE is expected, not '" + text + "'");
-    }
-    out[text.substr(0, equals)] = text.substr(equals + 1);
-  }
+  LARDER_RETURN_IF_ERROR(add_options("--extra", o.extra, out));
   return out;
 }
 
@@ -252,7 +247,7 @@ int conformance_command(int argc, char** argv) {
   app.add_option("--config", o.config, "its options: a JSON object, or a .json, .toml or .yaml file")
       ->type_name("JSON|FILE");
   app.add_option("--directory", o.directory, "short for --extra directory=PATH")->type_name("PATH");
-  app.add_option("--extra", o.extra, "an option of the backend (may be given again)")
+  app.add_option("--extra", o.extra, "an option of the backend; may be given again")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_flag("--destructive", o.is_destructive,

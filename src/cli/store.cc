@@ -14,6 +14,7 @@
 #include "server/text_table.h"
 #include "storage/factory.h"
 #include "storage/file/file_backend.h"
+#include "storage/option_text.h"
 
 namespace larder {
 namespace {
@@ -122,6 +123,26 @@ Result<file_store::StoreReport> read_store(const StoreArguments& arguments) {
   return report;
 }
 
+Json problems_json(const file_store::StoreReport& report) {
+  Json out = Json::array();
+  for (const file_store::SegmentReport& segment : report.segments) {
+    const Status problem = segment.problem();
+    if (!problem.is_ok()) out.push_back({{"file", segment.path}, {"problem", problem.message()}});
+  }
+  return out;
+}
+
+bool print_problems(const char* command, const file_store::StoreReport& report) {
+  bool any = false;
+  for (const file_store::SegmentReport& segment : report.segments) {
+    const Status problem = segment.problem();
+    if (problem.is_ok()) continue;
+    any = true;
+    std::fprintf(stderr, "larder store %s: pages are missing here: %s\n", command, problem.message().c_str());
+  }
+  return any;
+}
+
 int store_failure(const char* command, const Status& status) {
   std::fprintf(stderr, "larder store %s: %s\n", command, status.message().c_str());
   if (status.code() == StatusCode::kInvalidArgument) return kStoreUsage;
@@ -151,14 +172,9 @@ void ProgressBar::show(std::uint64_t done, std::uint64_t total) {
 
 Result<std::unique_ptr<OpenedBackend>> OpenedBackend::open(const std::vector<std::string>& directories,
                                                            const std::vector<std::string>& extra) {
-  BackendOptions options = {{"max_size", "unlimited"}};  // a tool evicts nothing unless it is told to
-  for (const std::string& text : extra) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return invalid_argument("--extra: KEY=VALUE is expected, not '" + text + "'");
-    }
-    options[text.substr(0, equals)] = text.substr(equals + 1);
-  }
+  BackendOptions options;
+  LARDER_RETURN_IF_ERROR(add_options("--extra", extra, options));
+  if (!options.contains("max_size")) options.insert({{"max_size", "unlimited"}, {"evict", "off"}});  // unless told to
   std::string joined;
   for (const std::string& directory : directories) {
     if (directory.find(':') != std::string::npos) {

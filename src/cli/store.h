@@ -56,6 +56,11 @@ void add_selection(CLI::App& app, StoreArguments& arguments, bool with_keys);
 // Reads the store; volumes that do not belong together, or are none, are an error.
 [[nodiscard]] Result<file_store::StoreReport> read_store(const StoreArguments& arguments);
 
+// Segments that cannot be read, or not all of them: what they hold besides is not in the report. JSON: file and problem
+// of each. print_problems() prints them on standard error; false: there are none.
+[[nodiscard]] nlohmann::ordered_json problems_json(const file_store::StoreReport& report);
+[[nodiscard]] bool print_problems(const char* command, const file_store::StoreReport& report);
+
 // Prints "larder store COMMAND: message"; the exit code.
 int store_failure(const char* command, const Status& status);
 
@@ -81,7 +86,7 @@ class ProgressBar {
 // A file store opened through the storage port, and what it needs. Closed by the destructor.
 class OpenedBackend {
  public:
-  // `extra`: "KEY=VALUE" of the backend. kConflict: in use.
+  // `extra`: "KEY=VALUE" of the backend. Without a max_size it evicts nothing: a full disk refuses. kConflict: in use.
   [[nodiscard]] static Result<std::unique_ptr<OpenedBackend>> open(const std::vector<std::string>& directories,
                                                                    const std::vector<std::string>& extra);
   ~OpenedBackend();

@@ -107,9 +107,11 @@ int run_ls(const ListOptions& o) {
   if (!o.store.as_json) {
     print_pools(pools);
     if (o.with_pages) print_pages(*report, pages, shown);
-    return kStoreDone;
+    return print_problems("ls", *report) ? kStoreDamage : kStoreDone;
   }
-  Json out = {{"store_id", hex_encode(report->store)}, {"pools", Json::array()}};
+  Json out = {{"store_id", hex_encode(report->store)},
+              {"unreadable_segments", problems_json(*report)},
+              {"pools", Json::array()}};
   for (const auto& [id, tally] : pools) {
     const auto& [space, pool, layout] = id;
     Json entry = {{"namespace", space.hex()}, {"pool", pool_name(pool)}, {"layout", layout.hex()}};
@@ -122,7 +124,7 @@ int run_ls(const ListOptions& o) {
     out["pages_left_out"] = pages.size() - shown;
   }
   print_json(out);
-  return kStoreDone;
+  return print_problems("ls", *report) ? kStoreDamage : kStoreDone;
 }
 
 // A volume's segments and pages in numbers.
@@ -135,7 +137,7 @@ std::vector<VolumeTally> by_volume(const StoreReport& report) {
   std::vector<VolumeTally> out(report.volumes.size());
   for (const file_store::SegmentReport& segment : report.segments) {
     VolumeTally& tally = out[segment.volume];
-    if (!segment.status.is_ok()) {
+    if (!segment.status.is_ok() && !segment.is_unwritten) {
       ++tally.unreadable;
       continue;
     }
@@ -199,8 +201,11 @@ void print_stat(const StoreReport& report, const std::vector<VolumeTally>& talli
                    bytes_text(t.pages.live_bytes()), count_text(t.pages.pages[1]), count_text(t.pages.pages[2]),
                    bytes_text(t.pages.dead_bytes())});
   }
-  std::printf("%s\n%s cleared while older segments still hold pages of %s\n", table.text().c_str(),
-              counted_text(report.cleared.size(), "namespace").c_str(), report.cleared.size() == 1 ? "it" : "them");
+  std::printf("%s\n", table.text().c_str());
+  if (!report.cleared.empty()) {
+    std::printf("%s on record: pages from before %s do not count\n",
+                counted_text(report.cleared.size(), "clear").c_str(), report.cleared.size() == 1 ? "it" : "them");
+  }
   if (report.is_all_dropped) {
     std::printf("CLEARED is damaged in every volume: a server will drop all pages; see larder store fsck\n");
   }

@@ -2,8 +2,10 @@
 // `larder store export`, `import`, `clear` and `forget`: pages out of a store, into one, and away.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 
 #include "base/inbox.h"
 #include "base/plain_path.h"
@@ -83,12 +85,14 @@ int run_export(const MoveOptions& o) {
                 {"payload_bytes", result->payload_bytes},
                 {"archive_bytes", result->archive_bytes},
                 {"left_out_groups", result->left_out_groups},
+                {"unreadable_segments", problems_json(*report)},
                 {"first_problem", result->first_problem.message()}});
   } else {
     std::printf("%s: %s in %s, %s\n", o.archive.c_str(), counted_text(result->pages, "page").c_str(),
                 counted_text(result->groups, "group").c_str(), bytes_text(result->archive_bytes).c_str());
   }
-  if (result->left_out_groups == 0) return kStoreDone;
+  const bool has_problems = print_problems("export", *report);
+  if (result->left_out_groups == 0) return has_problems ? kStoreDamage : kStoreDone;
   std::fprintf(stderr, "larder store export: %s left out; the first: %s\n",
                counted_text(result->left_out_groups, "group").c_str(), result->first_problem.message().c_str());
   return kStoreDamage;
@@ -109,13 +113,22 @@ Result<ImportResult> read_archive(const MoveOptions& o, const file_store::Import
   return result;
 }
 
+// As OpenedBackend::open() takes them.
+bool may_evict(const std::vector<std::string>& extra) {
+  const auto is_given = [&](std::string_view start) {
+    return std::any_of(extra.begin(), extra.end(), [&](const std::string& each) { return each.starts_with(start); });
+  };
+  return is_given("evict=") ? is_given("evict=on") : is_given("max_size=");
+}
+
 int run_import(const MoveOptions& o) {
   const Result<file_store::PageSelection> selection = selection_of(o.store);
   if (!selection.is_ok()) return store_failure("import", selection.status());
   Result<ImportResult> result = internal_error("not run");
   {
     ProgressBar bar("import");
-    result = read_archive(o, {.selection = *selection, .dry_run = o.dry_run, .progress = bar.sink()});
+    result = read_archive(
+        o, {.selection = *selection, .dry_run = o.dry_run, .evicts = may_evict(o.extra), .progress = bar.sink()});
   }
   if (!result.is_ok()) return store_failure("import", result.status());
   if (o.store.as_json) {
@@ -125,6 +138,7 @@ int run_import(const MoveOptions& o) {
                 {"damaged_groups", result->damaged_groups},
                 {"refused_groups", result->refused_groups},
                 {"unselected_groups", result->unselected_groups},
+                {"evicted_pages", result->evicted_pages},
                 {"first_problem", result->first_problem.message()},
                 {"end", result->end.to_string()}});
   } else {
@@ -141,7 +155,18 @@ int run_import(const MoveOptions& o) {
     std::fprintf(stderr, "larder store import: stopped: %s. What came before is imported\n",
                  result->end.message().c_str());
   }
-  return result->first_problem.is_ok() && result->end.is_ok() ? kStoreDone : kStoreDamage;
+  const bool is_full = result->end.code() == StatusCode::kOverloaded || result->end.code() == StatusCode::kUnsupported;
+  if (is_full && !may_evict(o.extra)) {
+    std::fprintf(stderr,
+                 "Make room on the store's disks and import again: pages that are there already are kept. Or let what "
+                 "was used longest ago go: --extra evict=on\n");
+  }
+  if (result->evicted_pages > 0) {
+    std::fprintf(stderr, "larder store import: %s evicted to make room, perhaps some that had just been imported\n",
+                 counted_text(result->evicted_pages, "page").c_str());
+  }
+  const bool is_all = result->first_problem.is_ok() && result->end.is_ok() && result->evicted_pages == 0;
+  return is_all ? kStoreDone : kStoreDamage;
 }
 
 // The namespace to clear; null: all.
@@ -226,7 +251,10 @@ int store_import(int argc, char** argv) {
                "larder store import");
   MoveOptions o;
   app.add_option("ARCHIVE", o.archive, "the file to read")->type_name("")->required();
-  add_store_arguments(app, o.store, kNeedsStore);
+  const std::string about = fmt::format(
+      "{}\nIt evicts nothing, and stops when the disk is full, unless it is given --extra max_size=... or evict=on.",
+      kNeedsStore);
+  add_store_arguments(app, o.store, about.c_str());
   add_selection(app, o.store, true);
   app.add_option("--extra", o.extra, "option of the file backend, as max_size=200G (may be given again)")
       ->type_name("KEY=VALUE")

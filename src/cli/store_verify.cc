@@ -33,17 +33,12 @@ Json verify_json(const StoreReport& report, const VerifyReport& verified) {
     entry["problem"] = page.status.message();
     damaged.push_back(std::move(entry));
   }
-  Json unreadable = Json::array();
-  for (const file_store::SegmentReport& segment : report.segments) {
-    const Status problem = segment.problem();
-    if (!problem.is_ok()) unreadable.push_back({{"file", segment.path}, {"problem", problem.message()}});
-  }
   return {{"pages", verified.pages},
           {"bytes", verified.bytes},
           {"unfinished", verified.unfinished},
           {"vanished", verified.vanished},
           {"damaged", std::move(damaged)},
-          {"unreadable_segments", std::move(unreadable)},
+          {"unreadable_segments", problems_json(report)},
           {"unfinished_gaps", unfinished_gaps(report)}};
 }
 

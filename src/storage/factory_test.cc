@@ -58,6 +58,14 @@ TEST(OptionText, Sizes) {
   }
 }
 
+TEST(OptionText, KeysAndValuesOfACommandLine) {
+  BackendOptions options = {{"a", "0"}, {"b", "0"}};
+  ASSERT_TRUE(add_options("--extra", {"a=1", "c=x=y", "d=", "a=2"}, options).is_ok());
+  EXPECT_EQ(options, (BackendOptions{{"a", "2"}, {"b", "0"}, {"c", "x=y"}, {"d", ""}}));
+  EXPECT_EQ(add_options("--extra", {"a"}, options).message(), "--extra: KEY=VALUE is expected, not 'a'");
+  EXPECT_EQ(add_options("", {"=1"}, options).message(), "KEY=VALUE is expected, not '=1'");
+}
+
 TEST(OptionText, Counts) {
   EXPECT_EQ(count_option({{"n", "7"}}, "n", 1, 1, 9).value_or(0), 7u);
   EXPECT_EQ(count_option({}, "n", 3, 1, 9).value_or(0), 3u);

@@ -39,6 +39,18 @@ Result<std::uint64_t> parse_size_bytes(std::string_view text) {
   return number * factor;
 }
 
+Status add_options(std::string_view flag, const std::vector<std::string>& texts, BackendOptions& out) {
+  for (const std::string& text : texts) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      const std::string prefix = flag.empty() ? "" : std::string(flag) + ": ";
+      return invalid_argument(prefix + "KEY=VALUE is expected, not '" + text + "'");
+    }
+    out[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return Status::ok();
+}
+
 std::string text_option(const BackendOptions& options, const std::string& key, std::string fallback) {
   const auto at = options.find(key);
   if (at == options.end() || at->second.empty()) return fallback;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "storage/factory.h"
@@ -35,5 +36,9 @@ template <class Number>
   return value.status();
 }
 [[nodiscard]] std::string text_option(const BackendOptions& options, const std::string& key, std::string fallback);
+
+// Puts each "KEY=VALUE", as a command line has them, into `out`; the last one of a key counts. kInvalidArgument begins
+// with `flag` and a colon, unless that is empty.
+[[nodiscard]] Status add_options(std::string_view flag, const std::vector<std::string>& texts, BackendOptions& out);
 
 }  // namespace larder

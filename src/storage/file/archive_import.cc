@@ -42,7 +42,8 @@ void add(Batch& batch, ArchiveReader::Group group) {
 
 class Importer {
  public:
-  Importer(StorageBackend& backend, ImportResult& result) : backend_(backend), result_(result) {}
+  Importer(StorageBackend& backend, bool evicts, ImportResult& result)
+      : backend_(backend), evicts_(evicts), result_(result) {}
 
   // Not ok: the backend serves nothing now.
   [[nodiscard]] Status write(Batch& batch) {
@@ -76,6 +77,10 @@ class Importer {
       const Status status = i < answer.groups.size() ? answer.groups[i] : internal_error("no answer for a group");
       if (!status.is_ok()) {
         if (result_.refused_groups++ == 0) result_.first_problem = status;
+        const bool is_full =
+            status.code() == StatusCode::kOverloaded || (status.code() == StatusCode::kUnsupported && !evicts_);
+        // Nor would it take what follows. (After an earlier one, it has perhaps made room.)
+        if (is_full && i + 1 == batch.groups.size()) result_.end = status;
         continue;
       }
       ++result_.groups;
@@ -85,6 +90,7 @@ class Importer {
   }
 
   StorageBackend& backend_;
+  const bool evicts_;
   ImportResult& result_;
   Inbox<WriteResult> answers_{1};
 };
@@ -122,7 +128,8 @@ Result<ImportResult> import_archive(File& file, StorageBackend* backend, const I
   if (!reader.is_ok()) return reader.status();
   ImportResult result;
   Batch batch;
-  for (;;) {
+  const std::uint64_t evicted_before = backend == nullptr ? 0 : backend->stats().evicted;
+  while (result.end.is_ok()) {
     Result<std::optional<ArchiveReader::Group>> next = reader->next();
     if (!next.is_ok()) {
       result.end = next.status();
@@ -140,13 +147,16 @@ Result<ImportResult> import_archive(File& file, StorageBackend* backend, const I
       pass_over(group, result);
     } else {
       if (!takes(batch, group.head)) {
-        LARDER_RETURN_IF_ERROR(Importer(*backend, result).write(batch));
+        LARDER_RETURN_IF_ERROR(Importer(*backend, options.evicts, result).write(batch));
         batch = Batch();
+        if (!result.end.is_ok()) break;
       }
       add(batch, std::move(group));
     }
   }
-  if (backend != nullptr) LARDER_RETURN_IF_ERROR(Importer(*backend, result).write(batch));
+  if (backend == nullptr) return result;
+  LARDER_RETURN_IF_ERROR(Importer(*backend, options.evicts, result).write(batch));
+  result.evicted_pages = backend->stats().evicted - evicted_before;
   return result;
 }
 

@@ -45,6 +45,23 @@ TEST(ClearedList, AClearOfAllStandsForThoseBefore) {
   EXPECT_TRUE(list.entries().empty());
 }
 
+TEST(ClearedList, KnowsWhatASegmentKeeps) {
+  ClearedList list({{digest_of(1), 10}, {digest_of(2), 30}, {{}, 20}});
+  EXPECT_EQ(list.size(), 3u);
+  EXPECT_EQ(list.kept_by(0), 3u);
+  EXPECT_EQ(list.kept_by(10), 2u);
+  EXPECT_EQ(list.kept_by(20), 1u);
+  EXPECT_EQ(list.kept_by(30), 0u);
+  std::vector<std::uint64_t> generations;
+  for (const Cleared& entry : list.entries()) generations.push_back(entry.generation);
+  EXPECT_EQ(generations, (std::vector<std::uint64_t>{10, 20, 30})) << "a file of the same bytes each time";
+  EXPECT_TRUE(covers(list, 1, 19)) << "by the clear of all";
+  list.forget_settled(20);
+  EXPECT_EQ(list.size(), 1u);
+  EXPECT_FALSE(covers(list, 1, 5));
+  EXPECT_TRUE(covers(list, 2, 29));
+}
+
 TEST(ClearedList, HoldsNoMoreThanTheFileDoes) {
   ClearedList list;
   std::uint64_t generation = 0;

@@ -152,6 +152,9 @@ Result<FileStoreOptions> read_options(const BackendOptions& options, FileSystem&
   LARDER_RETURN_IF_ERROR(read_directories(options, out));
   LARDER_RETURN_IF_ERROR(read_sizes(options, files, out));
   LARDER_RETURN_IF_ERROR(read_admission(options, out));
+  const std::string evict = text_option(options, "evict", "on");
+  if (evict != "on" && evict != "off") return invalid_argument("option 'evict': '" + evict + "' is none of on, off");
+  out.evicts = evict == "on";
   LARDER_RETURN_IF_ERROR(parse_choice(options, "direct", out.direct));
   LARDER_RETURN_IF_ERROR(parse_choice(options, "io_uring", out.uring));
   const Result<FsyncMode> fsync = parse_fsync(text_option(options, "fsync", "segment"));
@@ -218,6 +221,7 @@ Status register_file_backend(BackendFactory& factory) {
         "where the files go, one directory per disk, ':' between them; made if absent; each "
         "must hold nothing else. Required"},
        {"max_size", "80%", "bytes on all disks together, or a share of them; full: what was used longest ago goes"},
+       {"evict", "on", "on | off: with off, a full store keeps what it has and refuses what is new"},
        {"high_watermark", "95", "percent of max_size where eviction begins"},
        {"low_watermark", "85", "percent of max_size that may be alive after it"},
        {"segment_size", "auto",

@@ -98,7 +98,7 @@ Status FileStore::submit_exists(ExistsRequest request, ExistsDone done) {
     result.presence.push_back({pool, Presence(request.keys.size(), false)});
   }
   {
-    LockGuard guard(state_.mutex);  // once for all pools: the answer is of one moment
+    CallerGuard guard(state_.mutex, state_.callers);  // once for all pools: the answer is of one moment
     for (PoolPresence& out : result.presence) {
       const IdentityId identity = state_.index.find_identity(identity_of(*request.scope, out.pool));
       if (identity != 0) state_.index.contains(identity, request.keys, out.present);
@@ -121,8 +121,8 @@ BackendStats FileStore::stats() const {
   out.queued = state_.gate.in_flight();
   state_.counters.add_to(out);
   const TimePoint now = state_.clock.now();
-  LockGuard guard(state_.mutex);
-  out.pages = state_.index.size();
+  CallerGuard guard(state_.mutex, state_.callers);
+  out.pages = state_.index.size() - state_.index.unlinked_pages();
   out.bytes = state_.index.payload_bytes();
   out.physical_bytes = state_.segments.physical_bytes();
   const std::uint64_t most = state_.room.most_bytes();

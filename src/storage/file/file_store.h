@@ -66,6 +66,7 @@ class FileStore final : public StorageBackend, private StoreSteps {
   void tell_damage(SegmentId segment) override { damage_.tell(segment); }
   static void keep_files(FileSystem& files, const Volume& volume, std::span<const Cleared> cleared);
   void write_cleared() override { clears_.write_again(); }
+  void try_clears_again() override { clears_.try_again(); }
 
   void finish() LARDER_EXCLUDES(state_.mutex);
 
@@ -77,8 +78,8 @@ class FileStore final : public StorageBackend, private StoreSteps {
   PageReader reader_{state_, files_, damage_};
   PageWriter writer_{state_, log_, *this};
   SegmentCleaner cleaner_{state_, files_, damage_, writer_};
-  Maintenance maintenance_{state_, files_, log_, writer_, cleaner_};
-  StoreClears clears_{state_, files_, log_};
+  Maintenance maintenance_{state_, files_, log_, writer_, cleaner_, *this};
+  StoreClears clears_{state_, files_, log_, *this};
   BackendInfo info_;  // constant after construction
 };
 

@@ -7,6 +7,7 @@
 
 #include "base/executor.h"
 #include "base/rng.h"
+#include "storage/pipeline/probe.h"
 #include "tests/support/failing_file_store.h"
 
 namespace larder::file_store {
@@ -320,6 +321,47 @@ TEST_F(FullDiskTest, WhatIsPromisedIsThereAfterAPowerCut) {
     cut_power();
     open(executor_, {{"segment_size", "64Ki"}});
     for (const std::uint64_t i : promised) EXPECT_TRUE(get(i, kPage).is_ok()) << i;
+  }
+}
+
+// evict = off: what is new is refused, and all that was taken stays; room that others leave, or that a clear does, is
+// used.
+TEST_F(FullDiskTest, WithoutEvictionItRefusesAndKeepsAll) {
+  for (const char* max_size : {"unlimited", "1Mi"}) {
+    for (const char* segment : {"64Ki", "auto"}) {
+      for (const bool reserves : {true, false}) {
+        SCOPED_TRACE(std::string(max_size) + ", segments of " + segment + (reserves ? "" : ", nothing reserved"));
+        constexpr std::uint64_t kDisk = 2 * kMi, kPages = kDisk / kPage * 2;
+        on_disk(kDisk);
+        if (!reserves) files_->before_allocate = [](const auto&) { return unsupported("no such call"); };
+        open(executor_, {{"segment_size", segment}, {"max_size", max_size}, {"evict", "off"}});
+        const auto fill_up = [&](std::uint64_t first) {
+          std::vector<std::uint64_t> taken;
+          for (std::uint64_t i = first; i < first + kPages; ++i) {
+            const Status status = put(i, kPage);
+            if (status.is_ok()) taken.push_back(i);
+            // Not kOverloaded: nobody should try again and again.
+            EXPECT_TRUE(status.is_ok() || status.code() == StatusCode::kUnsupported) << status.to_string();
+            clock_.advance(std::chrono::milliseconds(10));
+          }
+          for (const std::uint64_t i : taken) EXPECT_TRUE(get(i, kPage).is_ok()) << i;
+          return taken.size();
+        };
+        const std::size_t taken = fill_up(0);
+        EXPECT_LT(taken, kPages);
+        EXPECT_GE(taken * kPage, kMi / 2);
+        EXPECT_EQ(backend_->stats().evicted, 0u);
+        EXPECT_EQ(backend_->stats().pages, taken);
+        EXPECT_EQ(backend_->stats().declined, kPages - taken);
+        EXPECT_EQ(backend_->stats().write_errors, 0u);
+        const Status probed = probe_backend(*backend_, clock_, std::chrono::seconds(10), 1);  // as an attach does
+        EXPECT_EQ(probed.code(), StatusCode::kUnsupported) << probed.to_string();
+        ASSERT_TRUE(clear().is_ok());
+        clock_.advance(std::chrono::minutes(2));
+        EXPECT_GE(fill_up(1'000'000), taken / 2);
+        EXPECT_EQ(backend_->stats().evicted, 0u);
+      }
+    }
   }
 }
 

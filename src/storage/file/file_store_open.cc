@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::size_t kPrefetch = 8;           // pages ahead
 constexpr std::size_t kSegmentsThatShow = 16;  // how many pages the others will hold, about
+constexpr std::uint64_t kMostAhead = 4;        // times the pages that are there: some segments hold many, others few
 
 Status with_advice(const Status& status, const std::string& advice) {
   return {status.code(), "file store: " + status.message() + "; " + advice};
@@ -283,7 +284,7 @@ class Opener {
     Result<JoinedClears> clears = read_all_cleared(files_, volumes, has_cleared_);
     if (!clears.is_ok()) return clears.status();
     const bool is_damaged = clears->is_damaged;
-    out_.cleared = ClearedList(std::move(clears->list));
+    out_.cleared = ClearedList(clears->list);
     for (const Cleared& cleared : out_.cleared.entries()) {
       out_.next_generation = std::max(out_.next_generation, cleared.generation);
     }
@@ -334,13 +335,21 @@ class Opener {
       ScanAhead::Found found = scans.take();
       if (!found.opened.is_ok()) return with_advice(found.opened, "check the permissions of the store's files");
       LARDER_RETURN_IF_ERROR(take_segment(segments_[i], std::move(found.scan)));
-      // The table grows by doubling, which moves all of it: so it is made as large as it will be, as far as that shows.
-      if (i + 1 == kSegmentsThatShow) out_.index.reserve(out_.index.size() / kSegmentsThatShow * segments_.size());
+      if (i + 1 >= kSegmentsThatShow) reserve_index(i + 1);
     }
     if (of_unknown_age_ > 0) {
       out_.next_generation = std::max(beyond_unknown(out_.next_generation), beyond_number(of_unknown_age_));
     }
     return Status::ok();
+  }
+
+  // The table grows by doubling, which moves all of it: so it is made as large as it will be, as far as that shows, and
+  // again when as many more have come. What is too much would never be given back.
+  void reserve_index(std::size_t segments_read) {
+    const std::uint64_t pages = out_.index.size();
+    if (pages < reserve_from_) return;
+    reserve_from_ = 2 * pages;
+    out_.index.reserve(std::min(pages / segments_read * segments_.size(), pages * kMostAhead));
   }
 
   Status take_segment(const Segment& from, Result<ScanResult> scanned) {
@@ -358,7 +367,7 @@ class Opener {
     segment.is_listed = true;
     segment.is_doubtful = found.has_footer && !found.is_footer_synced;
     segment.first_generation = found.first_generation;
-    if (!out_.cleared.entries().empty()) {
+    if (!out_.cleared.empty()) {
       std::erase_if(found.pages, [this](const ListedPage& page) { return out_.cleared.covers(page); });
     }
     if (found.io.is_ok() && found.pages.empty() && files_.remove(path).is_ok()) return Status::ok();
@@ -430,13 +439,13 @@ class Opener {
   Status write_cleared(const std::vector<OpenedVolume>& volumes, bool is_damaged) {
     std::uint64_t oldest = out_.next_generation;
     for (const auto& [id, segment] : out_.segments) oldest = std::min(oldest, segment.first_generation);
-    const std::size_t before = out_.cleared.entries().size();
+    const std::size_t before = out_.cleared.size();
     out_.cleared.forget_settled(oldest);
     for (const OpenedVolume& v : volumes) {
       Status synced = files_.sync_dir(v.volume.directory);
       if (!synced.is_ok()) return with_advice(synced, "is the disk in order?");
     }
-    const std::vector<Cleared>& entries = out_.cleared.entries();
+    const std::vector<Cleared> entries = out_.cleared.entries();
     const bool is_new = entries.size() != before || is_damaged;
     for (std::size_t i = 0; i < volumes.size(); ++i) {
       if (!is_new && (has_cleared_[i] || entries.empty())) continue;
@@ -457,6 +466,7 @@ class Opener {
   std::vector<bool> has_cleared_;  // per volume
   SegmentId of_unknown_age_ = 0;   // the last of which a part could not be read, nor the header; it may be the youngest
   bool is_full_said_ = false;      // in the log
+  std::uint64_t reserve_from_ = 0;  // so many pages: there is something to be reserved again
 };
 
 }  // namespace
@@ -490,7 +500,8 @@ Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options,
     }
     v.volume.is_direct = direct.is_ok() || options.direct == Choice::kOn;
     const Result<SpaceInfo> space = files.space(v.volume.directory);
-    if (space.is_ok()) v.volume.disk_bytes = space->total_bytes;
+    // Some file systems say 0 of all: they do not know, or have no limit.
+    if (space.is_ok() && space->total_bytes > 0) v.volume.disk_bytes = space->total_bytes;
     out->volumes.push_back(std::move(v.volume));
   }
   return out;

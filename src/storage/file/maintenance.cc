@@ -12,9 +12,10 @@ namespace larder::file_store {
 namespace {
 
 constexpr std::size_t kEvictBatch = 256;  // nodes per hold of the mutex
+constexpr std::size_t kDropBatch = 1024;  // pages that are looked at, per hold of the mutex
 // A segment fuller than this is not worth cleaning: first something must be evicted.
 constexpr std::uint64_t kCleanBelowPercent = 90;
-// So many in a row that left as much on disk as there was: enough.
+// So many that left as much on disk as there was, since something was evicted: enough.
 constexpr unsigned kVainCleanings = 3;
 
 }  // namespace
@@ -22,9 +23,8 @@ constexpr unsigned kVainCleanings = 3;
 void Maintenance::start_if_high() {
   {
     LockGuard guard(state_.mutex);
-    if (state_.is_finished ||
-        (state_.segments.physical_bytes() <= state_.room.goal_bytes() && !state_.room.full_volume))
-      return;
+    const bool is_high = state_.segments.physical_bytes() > state_.room.goal_bytes() || state_.room.full_volume;
+    if (state_.is_finished || (!is_high && !keeper_of_clears())) return;
   }
   start();
 }
@@ -34,8 +34,11 @@ void Maintenance::start() {
     LockGuard guard(state_.mutex);
     if (is_under_way_ || state_.is_finished) return;
     is_under_way_ = true;
-    least_physical_ = state_.segments.physical_bytes();
-    vain_cleanings_ = 0;
+    least_filled_ = state_.room.filled_bytes();
+    lacks_room_ = oldest_stays_ = false;
+    // Without eviction, what was vain is vain again, until something else dies.
+    const std::uint64_t live_before = std::exchange(live_bytes_, state_.room.live_bytes());
+    if (state_.options.evicts || live_bytes_ < live_before) vain_cleanings_ = 0;
   }
   state_.post([this] { go_on(); });
 }
@@ -52,16 +55,22 @@ void Maintenance::go_on() {
   state_.grow_limits();
   while (!state_.is_closing()) {  // the next process goes on
     if (files_.remove_dead()) continue;
+    bool has_room = false;
     {
       LockGuard guard(state_.mutex);
+      state_.room.note_held();
       // By itself, or since the coldest have gone.
       state_.room.forget_full_if_there_is_room();
-      if (is_content()) break;
+      has_room = is_content();
     }
-    if (do_all_files_stay()) return end(true);
-    if (evict_some()) continue;
-    if (drop_for_space()) continue;
-    if (!clean_one() && !seal_for_space()) return end(true);
+    if (has_room) {
+      if (!clean_oldest()) break;
+    } else {
+      if (do_all_files_stay()) return end(true);
+      if (evict_some()) continue;
+      if (drop_for_space()) continue;
+      if (!clean_one() && !seal_for_space() && !clean_oldest()) return end(true);
+    }
     LockGuard guard(state_.mutex);
     if (std::exchange(goes_on_, false)) continue;
     is_in_step_ = false;
@@ -89,6 +98,7 @@ bool Maintenance::is_content() const {
 void Maintenance::end(bool is_stuck) {
   std::deque<RecordPtr> refused;
   Status why = overloaded("file store: max_size is reached and nothing can be evicted now");
+  if (!state_.options.evicts && !do_all_files_stay()) why = declined_as_full();
   {
     LockGuard guard(state_.mutex);
     if (!cleaning_failed_.is_ok()) {
@@ -100,6 +110,7 @@ void Maintenance::end(bool is_stuck) {
   }
   for (const RecordPtr& record : refused) writer_.fail(*record, why);
   writer_.place_waiting();
+  steps_.try_clears_again();
 }
 
 // Then evicting more frees nothing.
@@ -112,9 +123,15 @@ bool Maintenance::do_all_files_stay() const {
 
 // True: something went, so look again. Evicts only what is too much to live.
 bool Maintenance::evict_some() {
+  state_.let_callers_go_first();
   LockGuard guard(state_.mutex);
   const std::uint64_t target = state_.room.low_bytes();
   if (state_.room.live_bytes() <= target) return false;
+  if (state_.index.unlinked_pages() > 0) {  // what a clear is removing goes before what somebody may want
+    (void)state_.index.drop_unlinked(kDropBatch);
+    return true;
+  }
+  if (!state_.options.evicts) return false;
   for (std::size_t i = 0; i < kEvictBatch && state_.room.live_bytes() > target; ++i) {
     const PageIndex::Evicted evicted = state_.index.evict_coldest();
     if (evicted.pages == 0) return i > 0;
@@ -126,16 +143,19 @@ bool Maintenance::evict_some() {
 
 // The disk of a volume is full: nothing can be moved, so its emptiest segment goes with what lives in it. If it has
 // none, others fill the disk; or its files stay, whatever is dropped: then the volume's writes wait until that ends,
-// and everything is kept. False: no disk is full.
+// and everything is kept. Or cleaning found no room: the emptiest one of all goes, and leaves what cleaning needs.
+// (Evicting what a segment holds seldom empties one: the coldest pages lie in many.) False: there is nothing to drop.
 bool Maintenance::drop_for_space() {
   SegmentId victim = 0;
   {
     LockGuard guard(state_.mutex);
-    if (!state_.room.full_volume) return false;
+    const bool lacks_room = std::exchange(lacks_room_, false);
+    if (!state_.room.full_volume && !lacks_room) return false;
     const std::optional<unsigned> full = std::exchange(state_.room.full_volume, std::nullopt);
     const TimePoint now = state_.clock.now();
-    if (state_.volumes[*full].clean_again <= now) victim = state_.room.emptiest_segment(full, now).id;
-    if (victim == 0) return true;
+    const bool may_drop = state_.options.evicts && (!full || state_.volumes[*full].clean_again <= now);
+    if (may_drop) victim = state_.room.emptiest_segment(full, now).id;
+    if (victim == 0) return full.has_value();
     state_.segments.at(victim).is_leaving = true;
     state_.counters.evicted.fetch_add(state_.index.drop_segment(victim), kRelaxed);
   }
@@ -145,6 +165,7 @@ bool Maintenance::drop_for_space() {
 
 // Nothing is to be gained by moving (pages that fill their segments badly, too): the coldest go until something is.
 bool Maintenance::evict_a_segments_worth() {
+  if (!state_.options.evicts) return false;
   vain_cleanings_ = 0;
   // What a segment holds of it on the average: padding and dead pages take the rest.
   const double share = static_cast<double>(state_.room.live_bytes()) /
@@ -192,14 +213,56 @@ void Maintenance::cleaned(SegmentCleaner::Outcome how, const Status& why) {
   {
     LockGuard guard(state_.mutex);
     cleaning_failed_ = how == Outcome::kNotRead || how == Outcome::kNotWritten ? why : Status::ok();
-    const std::uint64_t physical = state_.segments.physical_bytes();
-    if (physical >= least_physical_ && cleaning_failed_.is_ok()) ++vain_cleanings_;
-    if (how == Outcome::kLacksRoom) vain_cleanings_ = kVainCleanings + 1;  // evict instead
-    least_physical_ = std::min(least_physical_, physical);
-    is_full = state_.room.full_volume.has_value();
+    lacks_room_ = how == Outcome::kLacksRoom;
+    const std::uint64_t filled = state_.room.filled_bytes();
+    if (filled >= least_filled_ && how == Outcome::kMoved) ++vain_cleanings_;
+    if (lacks_room_ && !state_.options.evicts) vain_cleanings_ = kVainCleanings + 1;  // nothing is dropped for it
+    least_filled_ = std::min(least_filled_, filled);
+    is_full = state_.room.full_volume.has_value() && state_.options.evicts;
   }
   // On a full disk, something is dropped first.
   if (how == Outcome::kStays || (how == Outcome::kNotWritten && !is_full)) return end(true);
+  state_.post([this] { go_on(); });
+}
+
+// The segment that was made first keeps each entry of CLEARED that is younger than it, whatever it holds. Null: the
+// list has room, or that segment cannot be cleaned now, and what others keep does not matter; or writes wait, and the
+// next clear or start goes on.
+SegmentInfo* Maintenance::keeper_of_clears() {
+  if (oldest_stays_ || !state_.waiting.empty() || state_.cleared.size() < ClearedList::kCrowded) return nullptr;
+  SegmentInfo* oldest = nullptr;
+  for (auto& [id, segment] : state_.segments) {
+    if (!oldest || segment.first_generation < oldest->first_generation) oldest = &segment;
+  }
+  if (!oldest || state_.cleared.kept_by(oldest->first_generation) < ClearedList::kCrowded) return nullptr;
+  const TimePoint not_before = std::max(oldest->clean_again, state_.volumes[oldest->volume].clean_again);
+  const bool may_go = !oldest->is_leaving && !oldest->is_unread && oldest->holds == 0;
+  return may_go && not_before <= state_.clock.now() ? oldest : nullptr;
+}
+
+// What lives in it moves to a segment that is younger than all entries. True: it has begun, and this goes on behind it.
+bool Maintenance::clean_oldest() {
+  SegmentId segment = 0;
+  {
+    LockGuard guard(state_.mutex);
+    SegmentInfo* const oldest = keeper_of_clears();
+    if (!oldest) return false;
+    if (!oldest->active) {
+      oldest->is_leaving = true;
+      segment = oldest->id;
+    }
+  }
+  if (segment == 0) return log_.seal_all();
+  cleaner_.clean(segment, [this](SegmentCleaner::Outcome how, const Status&) { oldest_cleaned(how); });
+  return true;
+}
+
+// Nothing is dropped for it: what could not be moved stays, and the next clear tries again.
+void Maintenance::oldest_cleaned(SegmentCleaner::Outcome how) {
+  {
+    LockGuard guard(state_.mutex);
+    oldest_stays_ = how != SegmentCleaner::Outcome::kMoved;
+  }
   state_.post([this] { go_on(); });
 }
 

@@ -5,12 +5,16 @@
 //   too much alive   -> the nodes used longest ago go, tails before heads (page_index.h)
 //   else             -> the segment with the least alive in it is cleaned (segment_cleaner.h)
 //   nothing gained   -> more of the oldest goes
+//   no room to clean -> the emptiest segment is dropped, so that there is
 //   files do not go  -> nothing else of that directory is cleaned for a while, for it would free nothing; one file that
 //                       does not go is tried again, and counts as long as it is there
 //   cleaning fails   -> nothing is dropped for it: a segment that cannot be read is left alone for a while, and others
 //                       are tried; if what was read cannot be written, maintenance ends
 //   the disk itself is full -> what it holds is the budget from now on (store_room.h); if that frees no segment at
 //                       once, the emptiest one is dropped with what lives in it, so that something can be moved
+//   CLEARED is half full -> the oldest segment, which keeps its entries (docs/formats.md 5.6), is cleaned, and the
+//   next;
+//                       not while writes wait for room
 //
 // One step at a time, by one chain of tasks; reads and writes go on meanwhile. One segment's worth of the budget is
 // kept for cleaning. Cost: cleaning copies at most what lives, about (low / high) of what it frees in the worst case.
@@ -31,12 +35,13 @@ namespace larder::file_store {
 
 class Maintenance {
  public:
-  Maintenance(StoreState& state, SegmentFiles& files, SegmentLog& log, PageWriter& writer, SegmentCleaner& cleaner)
-      : state_(state), files_(files), log_(log), writer_(writer), cleaner_(cleaner) {}
+  Maintenance(StoreState& state, SegmentFiles& files, SegmentLog& log, PageWriter& writer, SegmentCleaner& cleaner,
+              StoreSteps& steps)
+      : state_(state), files_(files), log_(log), writer_(writer), cleaner_(cleaner), steps_(steps) {}
 
   // Posts it, unless it is under way.
   void start() LARDER_EXCLUDES(state_.mutex);
-  // The same, if segments hold more than they should, or a disk is full.
+  // The same, if segments hold more than they should, a disk is full, or CLEARED is crowded.
   void start_if_high() LARDER_EXCLUDES(state_.mutex);
   // What it waits for has ended, perhaps before the call that began that has returned: then that one goes on.
   void go_on() LARDER_EXCLUDES(state_.mutex);
@@ -50,6 +55,9 @@ class Maintenance {
   [[nodiscard]] bool drop_for_space() LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] bool clean_one() LARDER_EXCLUDES(state_.mutex);
   void cleaned(SegmentCleaner::Outcome how, const Status& why) LARDER_EXCLUDES(state_.mutex);
+  [[nodiscard]] SegmentInfo* keeper_of_clears() LARDER_REQUIRES(state_.mutex);
+  [[nodiscard]] bool clean_oldest() LARDER_EXCLUDES(state_.mutex);
+  void oldest_cleaned(SegmentCleaner::Outcome how) LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] bool seal_for_space() LARDER_EXCLUDES(state_.mutex);
 
   StoreState& state_;
@@ -57,12 +65,16 @@ class Maintenance {
   SegmentLog& log_;
   PageWriter& writer_;
   SegmentCleaner& cleaner_;
+  StoreSteps& steps_;
 
   bool is_under_way_ LARDER_GUARDED_BY(state_.mutex) = false;
   bool is_in_step_ LARDER_GUARDED_BY(state_.mutex) = false, goes_on_ LARDER_GUARDED_BY(state_.mutex) = false;
-  std::uint64_t least_physical_ LARDER_GUARDED_BY(state_.mutex) = 0;  // since it began
-  unsigned vain_cleanings_ LARDER_GUARDED_BY(state_.mutex) = 0;       // in a row
-  Status cleaning_failed_ LARDER_GUARDED_BY(state_.mutex);            // not ok: so ended the last one
+  std::uint64_t least_filled_ LARDER_GUARDED_BY(state_.mutex) = 0;  // of the segments, since it began
+  std::uint64_t live_bytes_ LARDER_GUARDED_BY(state_.mutex) = 0;    // when it began
+  unsigned vain_cleanings_ LARDER_GUARDED_BY(state_.mutex) = 0;     // since it began, or evicted for them
+  bool lacks_room_ LARDER_GUARDED_BY(state_.mutex) = false;         // so ended the last cleaning
+  bool oldest_stays_ LARDER_GUARDED_BY(state_.mutex) = false;       // it could not be cleaned, this time
+  Status cleaning_failed_ LARDER_GUARDED_BY(state_.mutex);          // not ok: so ended the last one
 };
 
 }  // namespace larder::file_store

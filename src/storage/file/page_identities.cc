@@ -27,7 +27,9 @@ IdentityId PageIdentities::make(const PageIdentity& identity) {
   const std::uint32_t bit = std::min(static_cast<std::uint32_t>(std::countr_one(in.bits)), kSharedBit);
   if (bit != kSharedBit) in.bits |= 1u << bit;
   ++in.identities;
-  entries_[id - 1] = {identity, 0, namespace_id, bit};
+  entries_[id - 1] = {identity, 0, namespace_id, bit, 0, in.first, false};
+  if (in.first != 0) entries_[in.first - 1].previous = id;
+  in.first = id;
   ids_.emplace(identity, id);
   return id;
 }
@@ -48,31 +50,63 @@ std::uint32_t PageIdentities::find_or_make_namespace(const Digest256& digest) {
     id = free_namespaces_.back();
     free_namespaces_.pop_back();
   }
-  namespaces_[id - 1] = {digest, 0, 0};
+  namespaces_[id - 1] = {digest, 0, 0, 0, false};
   namespace_ids_.emplace(digest, id);
   return id;
 }
 
 void PageIdentities::remove_page(IdentityId id) {
   Entry& entry = entries_[id - 1];
+  if (entry.is_unlinked) --unlinked_pages_;
   if (--entry.pages > 0) return;
-  ids_.erase(entry.identity);
+  if (entry.is_unlinked) {
+    --unlinked_;
+  } else {
+    ids_.erase(entry.identity);
+  }
   free_.push_back(id);
+  leave_namespace(id);
+}
+
+// Without identities, it goes.
+void PageIdentities::leave_namespace(IdentityId id) {
+  const Entry& entry = entries_[id - 1];
   Namespace& in = namespaces_[entry.namespace_id - 1];
   if (entry.bit != kSharedBit) in.bits &= ~(1u << entry.bit);
+  if (entry.next != 0) entries_[entry.next - 1].previous = entry.previous;
+  (entry.previous != 0 ? entries_[entry.previous - 1].next : in.first) = entry.next;
   if (--in.identities > 0) return;
-  namespace_ids_.erase(in.digest);
+  if (!in.is_unlinked) namespace_ids_.erase(in.digest);
   free_namespaces_.push_back(entry.namespace_id);
+}
+
+void PageIdentities::unlink_namespace(const Digest256& digest) {
+  const auto known = namespace_ids_.find(digest);
+  if (known == namespace_ids_.end()) return;
+  Namespace& gone = namespaces_[known->second - 1];
+  for (IdentityId id = gone.first; id != 0; id = entries_[id - 1].next) {
+    Entry& entry = entries_[id - 1];
+    ids_.erase(entry.identity);
+    entry.is_unlinked = true;
+    unlinked_pages_ += entry.pages;
+    ++unlinked_;
+  }
+  gone.is_unlinked = true;
+  namespace_ids_.erase(known);
 }
 
 Status PageIdentities::check(std::span<const std::uint64_t> pages) const {
   std::vector<std::uint32_t> counts(namespaces_.size(), 0), bits(namespaces_.size(), 0);
+  std::uint64_t unlinked_pages = 0;
+  std::size_t unlinked = 0;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
     if (entry.pages != pages[i]) return broken_index("wrong count of pages of identity", i + 1);
     if (entry.pages == 0) continue;
-    if (find(entry.identity) != i + 1) return broken_index("identity not found", i + 1);
     const std::size_t in = entry.namespace_id - 1;
+    if (entry.is_unlinked != namespaces_[in].is_unlinked) return broken_index("half a namespace unlinked", i + 1);
+    if (entry.is_unlinked) ++unlinked, unlinked_pages += entry.pages;
+    if ((find(entry.identity) == i + 1) == entry.is_unlinked) return broken_index("identity not found", i + 1);
     if (namespaces_[in].digest != entry.identity.namespace_digest) return broken_index("wrong namespace", i + 1);
     ++counts[in];
     if (entry.bit == kSharedBit) continue;
@@ -84,14 +118,19 @@ Status PageIdentities::check(std::span<const std::uint64_t> pages) const {
     const Namespace& in = namespaces_[i];
     if (in.identities != counts[i]) return broken_index("wrong count of identities", i + 1);
     if (in.identities == 0) continue;
-    ++live;
+    std::uint32_t listed = 0;
+    for (IdentityId id = in.first; id != 0 && listed <= counts[i]; id = entries_[id - 1].next) ++listed;
+    if (listed != counts[i]) return broken_index("wrong list of identities", i + 1);
+    live += in.is_unlinked ? 0 : 1;
     if (in.bits != bits[i]) return broken_index("wrong bits of namespace", i + 1);
     const auto known = namespace_ids_.find(in.digest);
-    if (known == namespace_ids_.end() || known->second != i + 1) return broken_index("namespace not found", i + 1);
+    const bool is_found = known != namespace_ids_.end() && known->second == i + 1;
+    if (is_found == in.is_unlinked) return broken_index("namespace not found", i + 1);
   }
   if (live != namespace_ids_.size()) return broken_index("namespaces too many", live);
+  if (unlinked != unlinked_ || unlinked_pages != unlinked_pages_) return broken_index("wrong count unlinked", unlinked);
   const std::size_t in_use = entries_.size() - free_.size();
-  return in_use == ids_.size() ? Status::ok() : broken_index("identities too many", in_use);
+  return in_use == ids_.size() + unlinked ? Status::ok() : broken_index("identities too many", in_use);
 }
 
 }  // namespace larder::file_store

@@ -42,7 +42,9 @@ class PageIdentities {
     PageIdentity identity;
     std::uint64_t pages = 0;  // 0: the id is free
     std::uint32_t namespace_id = 0;
-    std::uint32_t bit = 0;  // its own in its namespace, or kSharedBit if those were used up
+    std::uint32_t bit = 0;              // its own in its namespace, or kSharedBit if those were used up
+    IdentityId previous = 0, next = 0;  // of the namespace; 0: there is none
+    bool is_unlinked = false;
   };
 
   // 0: no page has this identity. The number is good until the last page of the identity goes.
@@ -56,6 +58,10 @@ class PageIdentities {
   // Without pages the identity goes, without identities the namespace. (Its last nodes go with its last page, so no
   // node is left behind under a free namespace.)
   void remove_page(IdentityId id);
+  // Nothing finds the namespace and its identities any more; they keep their numbers as long as they have pages. Pages
+  // that are added to it later have others. Cost: O(identities of the namespace).
+  void unlink_namespace(const Digest256& digest);
+  [[nodiscard]] std::uint64_t unlinked_pages() const { return unlinked_pages_; }
   [[nodiscard]] std::size_t size() const { return ids_.size(); }
   [[nodiscard]] std::size_t end_id() const { return entries_.size() + 1; }  // ids are below it
   // `pages`: how many each has, by id - 1. O(identities); tests.
@@ -66,8 +72,11 @@ class PageIdentities {
     Digest256 digest;
     std::uint32_t identities = 0;  // 0: the id is free
     std::uint32_t bits = 0;        // that have an owner
+    IdentityId first = 0;
+    bool is_unlinked = false;
   };
 
+  void leave_namespace(IdentityId id);
   [[nodiscard]] std::uint32_t find_or_make_namespace(const Digest256& digest);
 
   std::vector<Entry> entries_;  // [id - 1]
@@ -76,6 +85,8 @@ class PageIdentities {
   std::vector<Namespace> namespaces_;  // [id - 1]
   std::vector<std::uint32_t> free_namespaces_;
   std::unordered_map<Digest256, std::uint32_t> namespace_ids_;
+  std::uint64_t unlinked_pages_ = 0;
+  std::size_t unlinked_ = 0;  // identities
 };
 
 }  // namespace larder::file_store

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace larder::file_store {
 namespace {
@@ -154,7 +155,7 @@ Status PageIndex::insert(const PageIdentity& identity, const PageKey& key, const
   }
   nodes_[node].last_use = ++clock_;
   set_parent(node, parent);
-  if (nodes_[node].is_leaf()) push_candidate(node);
+  if (nodes_[node].is_leaf()) leaves_.push(nodes_, node);
   last_node_ = node;
   return Status::ok();
 }
@@ -214,23 +215,34 @@ std::uint64_t PageIndex::drop_segment(SegmentId segment) {
   return dropped;
 }
 
-std::uint64_t PageIndex::drop_namespace(const Digest256& namespace_digest) {
-  const std::uint32_t namespace_id = identities_.find_namespace(namespace_digest);
-  if (namespace_id == 0) return 0;
-  std::uint64_t dropped = 0;
-  for (std::uint32_t number = 0; number < pages_.made(); ++number) {
-    const Page& page = pages_[number];
-    if (page.identity == 0 || identities_[page.identity].namespace_id != namespace_id) continue;
-    remove_page(number);
-    ++dropped;
+void PageIndex::unlink_namespace(const Digest256& namespace_digest) {
+  identities_.unlink_namespace(namespace_digest);
+  drop_cursor_ = 0;
+}
+
+// A page keeps its number, and none is unlinked by itself: so none is behind the cursor.
+bool PageIndex::drop_unlinked(std::size_t places) {
+  for (; places > 0 && unlinked_pages() > 0; --places, ++drop_cursor_) {
+    if (drop_cursor_ >= pages_.made()) drop_cursor_ = 0;
+    const Page& page = pages_[drop_cursor_];
+    if (page.identity != 0 && identities_[page.identity].is_unlinked) remove_page(drop_cursor_);
   }
-  return dropped;
+  return unlinked_pages() > 0;
+}
+
+void PageIndex::drop_unlinked_of(SegmentId segment) {
+  const auto found = segments_.find(segment);
+  if (unlinked_pages() == 0 || found == segments_.end()) return;
+  for (std::uint32_t number = found->second.first; number != kNone;) {
+    const std::uint32_t gone = std::exchange(number, pages_[number].next);
+    if (identities_[pages_[gone].identity].is_unlinked) remove_page(gone);
+  }
 }
 
 void PageIndex::clear() { *this = PageIndex(most_identities_); }
 
 std::size_t PageIndex::memory_bytes() const {
-  return nodes_.memory_bytes() + pages_.memory_bytes() + heap_.capacity() * sizeof(Candidate);
+  return nodes_.memory_bytes() + pages_.memory_bytes() + leaves_.memory_bytes();
 }
 
 void PageIndex::reserve(std::uint64_t pages) {

@@ -44,6 +44,7 @@
 #include "key/page_key.h"
 #include "model/restore_point.h"
 #include "storage/envelope.h"
+#include "storage/file/leaf_heap.h"
 #include "storage/file/node_table.h"
 #include "storage/file/page_identities.h"
 #include "storage/file/slab.h"
@@ -135,9 +136,16 @@ class PageIndex {
   [[nodiscard]] std::uint64_t live_bytes(SegmentId segment) const;
   [[nodiscard]] std::uint64_t live_pages(SegmentId segment) const;
 
-  // Remove all pages of a segment / of a namespace; how many. The second costs O(all pages).
+  // Removes all pages of a segment; how many.
   std::uint64_t drop_segment(SegmentId segment);
-  std::uint64_t drop_namespace(const Digest256& namespace_digest);
+  // From here on nothing finds the pages of the namespace, and no use makes them younger; they count, and are listed
+  // and evicted, until they are removed. Pages that are inserted into it later are others.
+  void unlink_namespace(const Digest256& namespace_digest);
+  [[nodiscard]] std::uint64_t unlinked_pages() const { return identities_.unlinked_pages(); }
+  // Removes unlinked pages, and looks at `places` of all pages for that. False: there are none (any more).
+  bool drop_unlinked(std::size_t places);
+  // Those of one segment. Cost: O(pages of the segment), if there are any unlinked ones at all.
+  void drop_unlinked_of(SegmentId segment);
   void clear();
 
   [[nodiscard]] std::uint64_t size() const { return page_count_; }
@@ -152,7 +160,6 @@ class PageIndex {
  private:
   friend struct PageIndexCheck;  // page_index_check.cc
   static constexpr std::uint32_t kNone = kNoNumber;
-  static constexpr std::size_t kMinHeapLimit = 1024;
   static constexpr std::size_t kMostNodesForRoom = 1024;
 
   struct alignas(64) Page {
@@ -171,19 +178,6 @@ class PageIndex {
     }
   };
   static_assert(sizeof(Page) == 64);
-
-  // An entry of the heap, 12 bytes: `node` was a leaf last used at `use`. A use since then makes the entry too old,
-  // and a child or the end of the node makes it void; both are noticed when it is popped.
-  struct Candidate {
-    std::uint32_t node = kNone, use_low = 0, use_high = 0;
-    Candidate() = default;
-    Candidate(std::uint32_t number, std::uint64_t use)
-        : node(number), use_low(static_cast<std::uint32_t>(use)), use_high(static_cast<std::uint32_t>(use >> 32)) {}
-    [[nodiscard]] std::uint64_t use() const { return (std::uint64_t{use_high} << 32) | use_low; }
-    // std heaps have the greatest on top; ours the one used longest ago.
-    friend bool operator<(const Candidate& a, const Candidate& b) { return a.use() > b.use(); }
-  };
-  static_assert(sizeof(Candidate) == 12);
 
   struct SegmentPages {
     std::uint32_t first = kNone;
@@ -204,8 +198,6 @@ class PageIndex {
   void set_parent(std::uint32_t node, const PageKey& parent);
   void leave_parent(std::uint32_t node);
   void node_emptied(std::uint32_t node);
-  void push_candidate(std::uint32_t node);
-  void prune_heap();
   [[nodiscard]] std::uint32_t pop_victim();
   void cut_cycle();
 
@@ -217,8 +209,8 @@ class PageIndex {
   std::uint64_t clock_ = 0;          // uses so far
   std::uint32_t last_node_ = kNone;  // of the last insert(): often the parent of the next
   std::uint32_t cut_cursor_ = 0;     // where cut_cycle() goes on searching
-  std::vector<Candidate> heap_;
-  std::size_t heap_limit_ = kMinHeapLimit;  // entries; when reached, the void ones are removed
+  std::uint32_t drop_cursor_ = 0;    // where drop_unlinked() does
+  LeafHeap leaves_;
   std::unordered_map<SegmentId, SegmentPages> segments_;
 };
 

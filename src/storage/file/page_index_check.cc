@@ -78,15 +78,15 @@ Status PageIndexCheck::check_pages() const {
 }
 
 Status PageIndexCheck::check_heap() const {
+  const std::vector<LeafHeap::Entry>& entries = index.leaves_.entries_;
   std::vector<bool> seen(index.nodes_.made(), false);
-  if (!std::is_heap(index.heap_.begin(), index.heap_.end())) return broken_index("not a heap", index.heap_.size());
-  if (index.heap_.size() > index.heap_limit_) return broken_index("heap beyond its limit", index.heap_.size());
-  for (const PageIndex::Candidate& candidate : index.heap_) {
-    const IndexNode& node = index.nodes_[candidate.node];
-    if (seen[candidate.node] || node.in_heap != 1) return broken_index("entry without a mark, or two", candidate.node);
-    seen[candidate.node] = true;
-    if (node.is_leaf() && candidate.use() > node.last_use)
-      return broken_index("entry younger than the node", candidate.node);
+  if (!std::is_heap(entries.begin(), entries.end())) return broken_index("not a heap", entries.size());
+  if (entries.size() > index.leaves_.limit_) return broken_index("heap beyond its limit", entries.size());
+  for (const LeafHeap::Entry& entry : entries) {
+    const IndexNode& node = index.nodes_[entry.node];
+    if (seen[entry.node] || node.in_heap != 1) return broken_index("entry without a mark, or two", entry.node);
+    seen[entry.node] = true;
+    if (node.is_leaf() && entry.use() > node.last_use) return broken_index("entry younger than the node", entry.node);
   }
   for (std::uint32_t number = 0; number < index.nodes_.made(); ++number) {
     if ((index.nodes_[number].in_heap == 1) != seen[number]) return broken_index("mark without an entry", number);

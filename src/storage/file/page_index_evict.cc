@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Links between nodes, and who is evicted next. Nothing here walks along a chain.
 #include <algorithm>
-#include <cassert>
 
 #include "storage/file/page_index.h"
 
@@ -30,7 +29,7 @@ void PageIndex::leave_parent(std::uint32_t node) {
   if (parent.first_page == kNone) {
     nodes_.free(number);
   } else {
-    push_candidate(number);
+    leaves_.push(nodes_, number);
   }
 }
 
@@ -47,47 +46,13 @@ void PageIndex::node_emptied(std::uint32_t node) {
 }
 
 // --- victims ---
-//
-// Each leaf has one entry in the heap, which is no younger than its last use. So the top, once its entry is up to date,
-// is the leaf used longest ago. A node number has at most one entry (IndexNode::in_heap), also over the lives of
-// several nodes: the clock only goes forward, so what a former life left is no younger either.
-
-void PageIndex::push_candidate(std::uint32_t node) {
-  assert(nodes_[node].is_leaf());
-  if (nodes_[node].in_heap != 0) return;
-  if (heap_.size() >= heap_limit_) prune_heap();
-  nodes_[node].in_heap = 1;
-  heap_.emplace_back(node, nodes_[node].last_use);
-  std::push_heap(heap_.begin(), heap_.end());
-}
-
-// Growing chains leave void entries behind. Half of the heap's limit is pushed between two calls.
-void PageIndex::prune_heap() {
-  std::size_t kept = 0;
-  for (const Candidate& candidate : heap_) {
-    IndexNode& node = nodes_[candidate.node];
-    node.in_heap = node.is_leaf() ? 1 : 0;
-    if (node.in_heap != 0) heap_[kept++] = Candidate(candidate.node, node.last_use);
-  }
-  heap_.resize(kept);
-  std::make_heap(heap_.begin(), heap_.end());
-  heap_limit_ = std::max(kMinHeapLimit, 2 * heap_.size());
-}
 
 // kNone: there are no pages.
 std::uint32_t PageIndex::pop_victim() {
-  for (;;) {
-    if (heap_.empty()) cut_cycle();
-    if (heap_.empty()) return kNone;
-    const Candidate top = heap_.front();
-    std::pop_heap(heap_.begin(), heap_.end());
-    heap_.pop_back();
-    IndexNode& node = nodes_[top.node];
-    node.in_heap = 0;
-    if (!node.is_leaf()) continue;
-    if (top.use() == node.last_use) return top.node;
-    push_candidate(top.node);
-  }
+  const std::uint32_t leaf = leaves_.pop(nodes_);
+  if (leaf != kNone) return leaf;
+  cut_cycle();
+  return leaves_.pop(nodes_);
 }
 
 // There are pages but no leaf: so each node has a child, and as ghosts have no parent, a child with pages. Then each

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "storage/file/page_index.h"
+#include "storage/file/page_index_test_util.h"
 
 namespace larder::file_store {
 namespace {
@@ -216,7 +217,7 @@ class Contest {
       model_ = Model();
     } else if (rng_.chance(1, 3)) {
       const std::uint64_t expected = model_.erase_namespace(name.first);
-      ASSERT_EQ(index_.drop_namespace(model_identity(name.first, 0).namespace_digest), expected);
+      ASSERT_EQ(drop_namespace(index_, model_identity(name.first, 0).namespace_digest), expected);
     } else {
       const SegmentId segment = random_segment();
       std::vector<ListedPage> listed;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/file/page_index.h"
+#include "storage/file/page_index_test_util.h"
 
 #include <gtest/gtest.h>
 
@@ -134,7 +135,7 @@ TEST(PageIndex, AnEmptyIndexHasNothing) {
   index.touch(0, key_of(1));
   EXPECT_EQ(index.evict_coldest().pages, 0u);
   EXPECT_EQ(index.drop_segment(1), 0u);
-  EXPECT_EQ(index.drop_namespace(identity_of(1).namespace_digest), 0u);
+  EXPECT_EQ(drop_namespace(index, identity_of(1).namespace_digest), 0u);
   EXPECT_TRUE(index.check_invariants().is_ok());
 }
 
@@ -257,6 +258,41 @@ TEST(PageIndex, ListsASegmentWithParents) {
   EXPECT_EQ(listed[2].parent, key_of(7)) << "not stored, and known all the same";
 }
 
+// What is unlinked is not found, and goes bit by bit; what comes meanwhile under its name is something else.
+TEST(PageIndex, AnUnlinkedNamespaceGoesBitByBit) {
+  PageIndex index;
+  const PageIdentity gone = identity_of(1), stays = identity_of(2);
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const PageKey parent = i < 2 ? kNoParent : key_of(i - 2);
+    const PageLocation where = at(static_cast<SegmentId>(1 + i / 100), 0, 10, 1);
+    ASSERT_TRUE(index.insert(i % 2 == 0 ? gone : stays, key_of(i), parent, where).is_ok());
+  }
+  index.unlink_namespace(gone.namespace_digest);
+  EXPECT_EQ(index.unlinked_pages(), 150u);
+  EXPECT_EQ(index.find_identity(gone), 0u);
+  EXPECT_EQ(index.identities(), 1u);
+  ASSERT_TRUE(index.check_invariants().is_ok());
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    ASSERT_TRUE(index.insert(gone, key_of(i * 2), kNoParent, at(4, 0, 10, 2)).is_ok());
+  }
+  ASSERT_TRUE(index.check_invariants().is_ok()) << "the same keys, old and new";
+  index.drop_unlinked_of(2);
+  EXPECT_EQ(index.unlinked_pages(), 100u);
+  EXPECT_EQ(index.live_pages(2), 50u);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(index.evict_coldest().pages, 1u) << "old ones may be evicted, too";
+  ASSERT_TRUE(index.check_invariants().is_ok());
+  int steps = 1;
+  for (; index.drop_unlinked(16); ++steps) ASSERT_TRUE(index.check_invariants().is_ok()) << steps;
+  EXPECT_GE(steps, 300 / 16) << "no step takes more than its share";
+  EXPECT_EQ(index.unlinked_pages(), 0u);
+  ASSERT_TRUE(index.check_invariants().is_ok());
+  for (std::uint64_t i = 0; i < 20; ++i) EXPECT_TRUE(index.contains(index.find_identity(gone), key_of(i * 2))) << i;
+  EXPECT_EQ(drop_namespace(index, gone.namespace_digest), 20u);
+  EXPECT_EQ(drop_namespace(index, gone.namespace_digest), 0u);
+  EXPECT_FALSE(index.drop_unlinked(1)) << "there is nothing to do";
+  EXPECT_TRUE(index.check_invariants().is_ok());
+}
+
 TEST(PageIndex, DropsSegmentsAndNamespaces) {
   PageIndex index;
   for (std::uint64_t i = 0; i < 300; ++i) {
@@ -267,8 +303,8 @@ TEST(PageIndex, DropsSegmentsAndNamespaces) {
   EXPECT_EQ(index.drop_segment(2), 100u);
   EXPECT_EQ(index.drop_segment(2), 0u);
   ASSERT_TRUE(index.check_invariants().is_ok());
-  EXPECT_EQ(index.drop_namespace(identity_of(2).namespace_digest), 66u);
-  EXPECT_EQ(index.drop_namespace(identity_of(2).namespace_digest), 0u);
+  EXPECT_EQ(drop_namespace(index, identity_of(2).namespace_digest), 66u);
+  EXPECT_EQ(drop_namespace(index, identity_of(2).namespace_digest), 0u);
   ASSERT_TRUE(index.check_invariants().is_ok());
   EXPECT_EQ(index.size(), 134u);
   EXPECT_EQ(index.payload_bytes(), 1340u);
@@ -454,7 +490,7 @@ TEST(PageIndex, PagesOfACycleCanBeErased) {
   ASSERT_TRUE(chains.index.check_invariants().is_ok());
   EXPECT_EQ(chains.index.drop_segment(1), 4u);
   ASSERT_TRUE(chains.index.check_invariants().is_ok());
-  EXPECT_EQ(chains.index.drop_namespace(chains.identity.namespace_digest), 5u);
+  EXPECT_EQ(drop_namespace(chains.index, chains.identity.namespace_digest), 5u);
   EXPECT_TRUE(chains.index.check_invariants().is_ok());
 }
 

@@ -101,7 +101,7 @@ void PageReader::start(const std::shared_ptr<ReadOperation>& op) {
 std::vector<PageReader::Planned> PageReader::look_up(ReadOperation& op) {
   std::vector<Planned> plan;
   plan.reserve(op.request.items.size());
-  LockGuard guard(state_.mutex);
+  CallerGuard guard(state_.mutex, state_.callers);
   for (std::size_t i = 0; i < op.request.items.size(); ++i) {
     const ReadItem& item = op.request.items[i];
     const IdentityId identity = state_.index.find_identity(identity_of(*op.request.scope, item.pool));

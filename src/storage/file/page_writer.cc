@@ -51,7 +51,7 @@ void PageWriter::plan(const std::shared_ptr<WriteOperation>& op, bool may_block)
   std::uint64_t bytes = 0, most = kRecordTarget;
   bool is_first = true;
   {
-    LockGuard guard(state_.mutex);
+    CallerGuard guard(state_.mutex, state_.callers);
     most = std::min(most, state_.room.largest_record());
   }
   const auto send = [&] {
@@ -79,9 +79,7 @@ void PageWriter::plan(const std::shared_ptr<WriteOperation>& op, bool may_block)
     }
     op->result.groups[g] = planned;
     if (planned.code() == StatusCode::kOverloaded) steps_.start_maintenance();  // a full disk may have room by now
-    auto& counter =
-        planned.code() == StatusCode::kUnsupported ? state_.counters.declined : state_.counters.write_errors;
-    counter.fetch_add(1, kRelaxed);
+    count_refused(planned);
   }
   if (record) record->may_wait = may_block && is_first;
   send();
@@ -98,7 +96,7 @@ Status PageWriter::plan_group(const std::shared_ptr<WriteOperation>& op, std::si
   std::set<PoolName> new_pools;  // their identities have no number yet
   std::uint64_t new_bytes = 0;
   {
-    LockGuard guard(state_.mutex);
+    CallerGuard guard(state_.mutex, state_.callers);
     if (record.groups.empty()) record.returns = state_.copies.returns();
     for (std::size_t i = 0; i < items.size(); ++i) {
       const IdentityId identity = state_.index.find_identity(identity_of(scope, items[i].pool));
@@ -124,6 +122,9 @@ Status PageWriter::plan_group(const std::shared_ptr<WriteOperation>& op, std::si
         }
       }
       LARDER_RETURN_IF_ERROR(admission_.admit(names, new_bytes, state_.clock.now()));
+      if (!state_.options.evicts && state_.index.identities() + new_pools.size() > state_.options.max_identities) {
+        return unsupported("file store: declined: too many namespaces, pools and layouts, and evict is off");
+      }
       std::uint64_t evicted = 0;
       const Status has_numbers = state_.index.make_identity_room(new_pools.size(), evicted);
       state_.counters.evicted.fetch_add(evicted, kRelaxed);
@@ -157,7 +158,7 @@ void PageWriter::place_or_gather(RecordPtr record, bool may_block) {
   if (record->pages.empty()) return published(record);
   record->layout = lay_out_record(record->pages, 0);
   {
-    LockGuard guard(state_.mutex);
+    CallerGuard guard(state_.mutex, state_.callers);
     if (gather_.take(record, state_.room.least_segment())) return;
   }
   place(std::move(record), may_block);
@@ -189,7 +190,7 @@ void PageWriter::place(RecordPtr record, bool may_block) {
     Placed placed;
     bool is_ahead = false, may_grow = false;
     {
-      LockGuard guard(state_.mutex);
+      CallerGuard guard(state_.mutex, state_.callers);
       placed = try_place(*record, volume, why);
       is_ahead =
           placed == Placed::kPlaced && record->op && !record->segment->has_asked && state_.room.has_room_ahead(volume);
@@ -287,6 +288,7 @@ PageWriter::Placed PageWriter::try_place(WriteRecord& record, unsigned& volume, 
   if (lacks_room || at_its_limit) {
     record.lacks_room = true;
     why = overloaded(record.op ? "file store: the disk has no room" : "file store: no room to move pages to");
+    if (record.op && !state_.options.evicts) why = declined_as_full();
   } else if (is_suspended) {
     why = Status(why.code(), "file store: writing is suspended after an error, and tried again soon: " + why.message());
   }
@@ -340,7 +342,7 @@ void PageWriter::written(const RecordPtr& record, const Status& status) {
   record->staging = AlignedBuffer();
   const std::uint64_t free = status.code() == StatusCode::kOverloaded ? state_.free_bytes(record->volume) : 0;
   {
-    LockGuard guard(state_.mutex);
+    CallerGuard guard(state_.mutex, state_.callers);
     ActiveSegment& segment = *record->segment;
     std::erase(segment.writing, record->start);
     if (record->op) gather_.write_ended();
@@ -355,7 +357,10 @@ void PageWriter::written(const RecordPtr& record, const Status& status) {
   }
   log_.settle(record->segment, record->volume);
   place_gathered();  // first: the disk is faster than the callbacks
-  if (!status.is_ok() && !defect(Defect::kFailedWriteVisible)) return fail(*record, status);
+  if (!status.is_ok() && !defect(Defect::kFailedWriteVisible)) {
+    const bool is_full = status.code() == StatusCode::kOverloaded && !state_.options.evicts;
+    return fail(*record, is_full ? declined_as_full() : status);
+  }
   published(record);
 }
 
@@ -430,13 +435,18 @@ void PageWriter::finish(WriteRecord& record, const Status& synced) {
   record.let_go();  // with the operations that have ended
 }
 
+void PageWriter::count_refused(const Status& why) {
+  auto& counter = why.code() == StatusCode::kUnsupported ? state_.counters.declined : state_.counters.write_errors;
+  counter.fetch_add(1, kRelaxed);
+}
+
 void PageWriter::fail(WriteRecord& record, const Status& why) {
   if (record.op) {
     for (const WriteRecord::GroupRef& group : record.groups) {
       // A group that needed nothing new does not fail with its neighbours.
       const bool is_here = group.is_here && !record.is_durable;
       group.op->result.groups[group.group] = is_here ? Status::ok() : why;
-      if (!is_here) state_.counters.write_errors.fetch_add(1, kRelaxed);
+      if (!is_here) count_refused(why);
     }
   }
   if (record.moved) std::exchange(record.moved, nullptr)(why);

@@ -19,6 +19,11 @@
 
 namespace larder::file_store {
 
+// Without eviction, what is new is not for this store: trying again helps only when somebody makes room.
+[[nodiscard]] inline Status declined_as_full() {
+  return unsupported("file store: declined: it is full, and evict is off");
+}
+
 class PageWriter {
  public:
   PageWriter(StoreState& state, SegmentLog& log, StoreSteps& steps)
@@ -34,7 +39,7 @@ class PageWriter {
   void place(RecordPtr record, bool may_block) LARDER_EXCLUDES(state_.mutex);
   // What waits for room, or for a segment, tries again; posted.
   void place_waiting() LARDER_EXCLUDES(state_.mutex);
-  // It is not written: ends its operations.
+  // It is not written: ends its operations. kUnsupported: they are declined.
   void fail(WriteRecord& record, const Status& why) LARDER_EXCLUDES(state_.mutex);
 
  private:
@@ -53,6 +58,7 @@ class PageWriter {
   void publish(WriteRecord& record) LARDER_REQUIRES(state_.mutex);
   void published(const RecordPtr& record) LARDER_EXCLUDES(state_.mutex);
   void finish(WriteRecord& record, const Status& synced) LARDER_EXCLUDES(state_.mutex);
+  void count_refused(const Status& why);
 
   StoreState& state_;
   SegmentLog& log_;

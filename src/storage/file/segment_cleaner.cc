@@ -49,6 +49,7 @@ void SegmentCleaner::clean(SegmentId segment, Done done) {
     LockGuard guard(state_.mutex);
     SegmentInfo* const info = state_.segments.find(segment);
     if (info) job->volume = info->volume;
+    state_.index.drop_unlinked_of(segment);
     state_.index.list_segment(segment, kMaxListed, job->pages);
   }
   sort_by_place(job->pages);
@@ -129,13 +130,16 @@ void SegmentCleaner::write(const std::shared_ptr<Job>& job) {
   }
   auto record = std::make_shared<WriteRecord>();
   auto buffers = std::make_shared<std::vector<AlignedBuffer>>(std::move(job->buffers));
-  const ClearedList cleared = [this] {
+  std::vector<bool> is_cleared(job->statuses.size());
+  {
     LockGuard guard(state_.mutex);
-    return state_.cleared;
-  }();
+    for (std::size_t i = 0; i < is_cleared.size(); ++i) {
+      is_cleared[i] = state_.cleared.covers(job->pages[job->begin + i]);
+    }
+  }
   for (std::size_t i = 0; i < job->statuses.size(); ++i) {
     const ListedPage& from = job->pages[job->begin + i];
-    if (cleared.covers(from)) continue;
+    if (is_cleared[i]) continue;
     if (!job->statuses[i].is_ok()) {  // a page that cannot be read is worth nothing
       state_.counters.read_errors.fetch_add(1, kRelaxed);
       damage_.drop(from.identity, from.key, from.location);
@@ -181,6 +185,7 @@ void SegmentCleaner::end(const std::shared_ptr<Job>& job, Outcome how, const Sta
     SegmentInfo* const info = state_.segments.find(job->segment);
     // One that is held since cleaning began is looked at again with the dead ones.
     const bool is_free = info && info->holds == 0;
+    state_.index.drop_unlinked_of(job->segment);  // of a clear meanwhile
     is_dead = is_free && state_.index.live_pages(job->segment) == 0;
     if (is_free && !is_dead && how == Outcome::kMoved) how = Outcome::kStays;
     if (info && !is_dead) info->is_leaving = false;

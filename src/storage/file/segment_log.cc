@@ -111,7 +111,7 @@ void SegmentLog::mend_directory(const Volume& volume, const Restored& restored) 
   bool has_cleared = false;
   {
     LockGuard guard(state_.mutex);
-    has_cleared = !state_.cleared.entries().empty();
+    has_cleared = !state_.cleared.empty();
   }
   const std::string cleared = join_path(volume.directory, kClearedName);
   if (has_cleared && state_.files.stat(cleared).status().code() == StatusCode::kNotFound) {
@@ -150,6 +150,7 @@ void SegmentLog::seal(const std::shared_ptr<ActiveSegment>& segment, unsigned vo
     footer.start = segment->end_bytes;
     footer.max_generation = segment->max_generation;
     footer.records = segment->records;
+    state_.index.drop_unlinked_of(segment->id);
     state_.index.list_segment(segment->id, kMaxListed, footer.pages);
     SegmentInfo* const info = state_.segments.find(segment->id);
     if (info) {

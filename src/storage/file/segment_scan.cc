@@ -15,7 +15,9 @@ namespace {
 constexpr std::size_t kHeadWindowBytes = std::size_t{64} << 10;  // most heads, and several small records, at once
 constexpr std::size_t kSearchBytes = std::size_t{1} << 20;       // search, payloads
 constexpr std::size_t kFooterReadBytes = std::size_t{4} << 20;
-// A stretch of the file, read ahead. Small neighbouring reads cost one system call.
+
+// A stretch of the file, read ahead. Small neighbouring reads cost one system call. Where reading ahead fails, only
+// what is wanted is read: a bad sector must not cost its neighbours.
 class Window {
  public:
   Window(File& file, std::uint64_t file_bytes, std::size_t read_ahead)
@@ -26,9 +28,13 @@ class Window {
   std::span<const std::byte> view(std::uint64_t at, std::size_t size, Status& io) {
     if (at > file_bytes_ || size > file_bytes_ - at) return {};
     if (at < at_ || at + size > at_ + bytes_.size()) {
-      bytes_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(std::max(size, read_ahead_), file_bytes_ - at)));
-      at_ = at;
-      io = read_exactly(file_, bytes_, at);
+      const auto ahead =
+          static_cast<std::size_t>(std::min<std::uint64_t>(std::max(size, read_ahead_), file_bytes_ - at));
+      io = read(at, at < failed_end_ ? size : ahead);
+      if (!io.is_ok() && bytes_.size() > size) {
+        failed_end_ = at + ahead;  // a dying disk takes its time for each error: not once more for this stretch
+        io = read(at, size);
+      }
       if (!io.is_ok()) bytes_.clear();
     }
     if (bytes_.empty()) return {};
@@ -36,9 +42,16 @@ class Window {
   }
 
  private:
+  Status read(std::uint64_t at, std::size_t size) {
+    bytes_.resize(size);
+    at_ = at;
+    return read_exactly(file_, bytes_, at);
+  }
+
   File& file_;
   const std::uint64_t file_bytes_;
   const std::size_t read_ahead_;
+  std::uint64_t failed_end_ = 0;  // nothing is read ahead before this
   std::uint64_t at_ = 0;
   std::vector<std::byte> bytes_;
 };

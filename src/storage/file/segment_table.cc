@@ -53,20 +53,16 @@ std::uint64_t SegmentTable::bytes_on_disk(unsigned volume) const {
 
 void SegmentTable::open(SegmentInfo& segment, FilePtr file, std::vector<FilePtr>& closed) {
   segment.file = std::move(file);
-  ++open_;
-  while (open_ > most_open_) {
-    SegmentInfo* oldest = nullptr;
-    for (auto& [id, other] : segments_) {
-      if (!other.file || other.active) continue;
-      if (!oldest || other.last_use < oldest->last_use) oldest = &other;
-    }
-    if (!oldest) return;
-    closed.push_back(close(*oldest));
+  segment.in_use_order = use_order_.insert(use_order_.end(), &segment);
+  for (auto next = use_order_.begin(); use_order_.size() > most_open_ && next != use_order_.end();) {
+    SegmentInfo& oldest = **next++;
+    ++looked_at_;
+    if (!oldest.active) closed.push_back(close(oldest));
   }
 }
 
 FilePtr SegmentTable::close(SegmentInfo& segment) {
-  --open_;
+  use_order_.erase(segment.in_use_order);
   return std::exchange(segment.file, nullptr);
 }
 

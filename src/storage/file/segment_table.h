@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,8 +55,9 @@ struct SegmentInfo {
   std::vector<PagePlace> damaged;             // pages that were found damaged, in this process
   std::size_t left_out = 0;                   // of `damaged`: the first so many are known not to be in the footer
   bool is_leaving_out = false;                // its footer is being written anew
-  std::uint64_t last_use = 0;                 // for the bound on open files
   FilePtr file;                               // null: closed
+  // While it is open: its place in the table's order of use.
+  std::list<SegmentInfo*>::iterator in_use_order;
 
   // Its footer should be told of damaged pages, and nobody does so now.
   [[nodiscard]] bool has_damage_to_tell() const {
@@ -92,10 +94,15 @@ class SegmentTable {
   [[nodiscard]] std::uint64_t bytes_on_disk(unsigned volume) const;
 
   // ---- open files: at most `most_open`, and those of active segments
-  void use(SegmentInfo& segment) { segment.last_use = ++uses_; }
-  // Others that were used longest ago are closed. Precondition: its file is not open.
+  void use(SegmentInfo& segment) {
+    if (segment.file) use_order_.splice(use_order_.end(), use_order_, segment.in_use_order);
+  }
+  // Counts as a use. Others that were used longest ago are closed. Precondition: its file is not open.
+  // Cost: O(active segments), however many there are.
   void open(SegmentInfo& segment, FilePtr file, std::vector<FilePtr>& closed);
   [[nodiscard]] FilePtr close(SegmentInfo& segment);
+  // So many segments has open() looked at, for one to close. For tests.
+  [[nodiscard]] std::uint64_t looked_at() const { return looked_at_; }
 
  private:
   std::map<SegmentId, SegmentInfo> segments_;
@@ -103,8 +110,8 @@ class SegmentTable {
   std::uint64_t physical_bytes_ = 0;
   std::vector<std::uint64_t> held_bytes_;  // by volume
   const std::size_t most_open_;
-  std::size_t open_ = 0;
-  std::uint64_t uses_ = 0;
+  std::list<SegmentInfo*> use_order_;  // those that are open; the one used longest ago first
+  std::uint64_t looked_at_ = 0;
 };
 
 }  // namespace larder::file_store

@@ -91,5 +91,37 @@ TEST_F(SegmentTableTest, FilesUsedLongestAgoAreClosedButNoActiveOne) {
   EXPECT_EQ(closed_.size(), 3u);
 }
 
+// The defect: for each file that was opened, all segments were looked at, with the store's mutex held.
+TEST_F(SegmentTableTest, OpeningCostsTheSameHoweverManySegmentsThereAre) {
+  constexpr std::size_t kMostOpen = 8;
+  std::uint64_t looked_at[2] = {};
+  for (const SegmentId segments : {20u, 2000u}) {
+    SegmentTable table({}, 1, 1, kMostOpen);
+    for (SegmentId id = 1; id <= segments; ++id) (void)table.add(id, 0, 1);
+    for (SegmentId id = 1; id <= 2; ++id) {
+      table.at(id).active = std::make_shared<ActiveSegment>();
+      open(table, id);
+    }
+    for (SegmentId i = 0; i < 100; ++i) open(table, 3 + i % (segments - 2));
+    looked_at[segments > 20] = table.looked_at();
+  }
+  EXPECT_GT(looked_at[0], 0u);
+  EXPECT_EQ(looked_at[0], looked_at[1]);
+  EXPECT_LE(looked_at[1], 100u * 3) << "two that take appends, and the one that is closed";
+}
+
+TEST_F(SegmentTableTest, AUseKeepsAFileOpen) {
+  SegmentTable table({}, 1, 1, 2);
+  for (SegmentId id = 1; id <= 3; ++id) (void)table.add(id, 0, 1);
+  open(table, 1);
+  open(table, 2);
+  table.use(table.at(1));
+  table.use(table.at(3));  // not open: nothing to keep
+  open(table, 3);
+  ASSERT_EQ(closed_.size(), 1u);
+  EXPECT_EQ(table.at(2).file, nullptr);
+  EXPECT_NE(table.at(1).file, nullptr);
+}
+
 }  // namespace
 }  // namespace larder::file_store

@@ -103,6 +103,7 @@ class ArchiveReader {
 struct ImportOptions {
   PageSelection selection;
   bool dry_run = false;  // only reads and checks the archive
+  bool evicts = false;   // the backend does: what it declines says nothing of what follows
   ProgressSink progress;
 };
 struct ImportResult {
@@ -110,8 +111,12 @@ struct ImportResult {
   std::uint64_t damaged_groups = 0;                        // in the archive
   std::uint64_t refused_groups = 0;                        // by the backend
   std::uint64_t unselected_groups = 0;
+  std::uint64_t evicted_pages = 0;  // by the backend meanwhile, perhaps of those that had just been imported
   Status first_problem;
-  Status end;  // not ok: the archive is damaged or cut off there; what came before has been imported
+  // Not ok: the archive is damaged or cut off there, or (kOverloaded, kUnsupported) the backend is
+  // full, and took not even the last group of a request; what came before has been
+  // imported.
+  Status end;
 };
 // Writes the groups through the storage port, durably. `backend` may be null with dry_run. Errors: the archive cannot
 // be opened, or the backend refuses everything.

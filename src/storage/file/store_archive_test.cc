@@ -6,6 +6,7 @@
 #include "base/executor.h"
 #include "sim/sim_file_system.h"
 #include "storage/factory.h"
+#include "storage/file/file_backend.h"
 #include "storage/file/store_tools_test_util.h"
 #include "storage/memory/memory_backend.h"
 
@@ -15,6 +16,34 @@ namespace {
 using sim::SimFileSystem;
 
 const std::vector<std::string> kOne = {"/a"};
+
+// Of each write, it refuses one group.
+class RefusesOne final : public StorageBackend {
+ public:
+  RefusesOne(StorageBackend& inner, std::size_t refused) : inner_(inner), refused_(refused) {}
+  [[nodiscard]] const BackendInfo& info() const override { return inner_.info(); }
+  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
+    return inner_.submit_exists(std::move(request), std::move(done));
+  }
+  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
+    return inner_.submit_read(std::move(request), std::move(done));
+  }
+  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
+    return inner_.submit_write(std::move(request), [refused = refused_, done = std::move(done)](WriteResult result) {
+      if (refused < result.groups.size()) result.groups[refused] = overloaded("no room now");
+      done(std::move(result));
+    });
+  }
+  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
+    return inner_.submit_clear(std::move(scope), std::move(done));
+  }
+  [[nodiscard]] BackendStats stats() const override { return inner_.stats(); }
+  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_.close(limit); }
+
+ private:
+  StorageBackend& inner_;
+  const std::size_t refused_;
+};
 
 // Chain 1 <- 2 <- 3 with states at 2, in namespace 1; key 8 in namespace 2; old generations of key 3.
 class StoreArchive : public ::testing::Test {
@@ -99,6 +128,20 @@ TEST_F(StoreArchive, WhatWasExportedIsImported) {
   EXPECT_EQ(read(*backend, 1, 2, PoolName::kMamba, 20'000), test_payload(2 * 16 + 1, 20'000));
   EXPECT_EQ(load(backend.get(), {}).pages, 5u);  // again: all there already
   EXPECT_EQ(backend->stats().pages, 5u);
+}
+
+// The defect: one group that found no room for a moment ended the import, also where eviction makes some.
+TEST_F(StoreArchive, OneRefusedGroupDoesNotEndTheImport) {
+  ASSERT_EQ(save().groups, 4u);  // namespace 1 goes in a request of 3, and then namespace 2
+  const auto backend = memory();
+  RefusesOne middle(*backend, 1), last(*backend, 2);
+  ImportResult loaded = load(&middle, {});
+  EXPECT_TRUE(loaded.end.is_ok()) << loaded.end.to_string();
+  EXPECT_EQ(loaded.refused_groups, 1u);
+  EXPECT_EQ(loaded.groups, 3u);
+  loaded = load(&last, {});
+  EXPECT_EQ(loaded.end.code(), StatusCode::kOverloaded) << "it would not take what follows";
+  EXPECT_EQ(loaded.groups, 2u);
 }
 
 TEST_F(StoreArchive, AKeyBringsItsChainAndParentsComeFirst) {
@@ -325,6 +368,79 @@ TEST_P(StoreArchiveFaults, AnyOperationOfAnImportMayFail) {
 INSTANTIATE_TEST_SUITE_P(Fault, StoreArchiveFaults,
                          ::testing::Values(sim::FileFault::kIoError, sim::FileFault::kNoSpace, sim::FileFault::kShort,
                                            sim::FileFault::kWriteTorn, sim::FileFault::kSyncLost));
+
+// A file store on a disk of its own, which is smaller than what is to be imported.
+class StoreArchiveFullDisk : public StoreArchive {
+ protected:
+  static constexpr std::uint64_t kEarlier = 40, kAll = 200;
+  static constexpr std::size_t kBytes = 20'000;
+
+  // An archive of kAll pages; the first kEarlier of them are in a namespace of their own.
+  void SetUp() override {
+    make_test_volume(files_, "/a", store_, 0);
+    SegmentBuilder segment(files_, "/a", store_, 1);
+    for (std::uint64_t key = 1; key <= kAll; ++key) {
+      (void)segment.record({{.key = key, .space = space_of(key), .bytes = kBytes, .generation = key}});
+    }
+    segment.seal();
+    auto report = inspect_store(files_, kOne, {});
+    ASSERT_TRUE(report.is_ok());
+    report_ = std::move(*report);
+    ASSERT_EQ(save().pages, kAll);
+  }
+  std::unique_ptr<StorageBackend> open(BackendOptions options) {
+    BackendFactory factory;
+    EXPECT_TRUE(register_file_backend(factory).is_ok());
+    options.insert({{"directory", "/d"}, {"segment_size", "64Ki"}});
+    auto made = factory.create("file", options, {&disk_, &clock_, &executor_});
+    EXPECT_TRUE(made.is_ok()) << made.status().to_string();
+    return std::move(made).value();
+  }
+  static std::uint64_t space_of(std::uint64_t key) { return key <= kEarlier ? 2 : 1; }
+  std::uint64_t count_right(StorageBackend& backend, std::uint64_t from, std::uint64_t to) {
+    std::uint64_t right = 0;
+    for (std::uint64_t key = from; key <= to; ++key) {
+      right += read(backend, space_of(key), key, PoolName::kKv, kBytes) == test_payload(key * 16, kBytes) ? 1 : 0;
+    }
+    return right;
+  }
+
+  SimFileSystem disk_{3, std::uint64_t{2} << 20};
+  ManualClock clock_;
+};
+
+// The defect: the store made room by evicting what it had and what had just been imported, and the import said that all
+// was well.
+TEST_F(StoreArchiveFullDisk, WithoutEvictionWhatIsThereStaysAndTheImportSaysThatItStopped) {
+  const auto backend = open({{"max_size", "unlimited"}, {"evict", "off"}});
+  ImportOptions earlier;
+  earlier.selection.namespace_prefix = test_digest(2).hex();
+  EXPECT_EQ(load(backend.get(), earlier).pages, kEarlier);
+  for (int round = 0; round < 2; ++round) {  // again: what is there is kept, and the disk is as full
+    const ImportResult loaded = load(backend.get(), {});
+    EXPECT_GT(loaded.refused_groups, 0u);
+    EXPECT_FALSE(loaded.first_problem.is_ok());
+    // In smaller pieces, once the limit is known.
+    const StatusCode full = round == 0 ? StatusCode::kOverloaded : StatusCode::kUnsupported;
+    EXPECT_EQ(loaded.end.code(), full) << loaded.end.to_string();
+    EXPECT_EQ(loaded.evicted_pages, 0u);
+    if (round == 1) {
+      EXPECT_GE(loaded.pages, kEarlier + 20) << "in smaller pieces, once the limit is known";
+    }
+    EXPECT_EQ(count_right(*backend, 1, kEarlier), kEarlier);
+    EXPECT_EQ(count_right(*backend, kEarlier + 1, kAll) + kEarlier, loaded.pages) << "what it counts is there";
+  }
+  ASSERT_TRUE(backend->close(std::chrono::seconds(10)).is_ok());
+}
+
+TEST_F(StoreArchiveFullDisk, WithEvictionTheImportSaysHowManyPagesWent) {
+  const auto backend = open({{"max_size", "1Mi"}});
+  const ImportResult loaded = load(backend.get(), {});
+  EXPECT_TRUE(loaded.end.is_ok()) << loaded.end.to_string();
+  EXPECT_EQ(loaded.evicted_pages, backend->stats().evicted);
+  EXPECT_GE(loaded.evicted_pages, kAll - 60);
+  ASSERT_TRUE(backend->close(std::chrono::seconds(10)).is_ok());
+}
 
 }  // namespace
 }  // namespace larder::file_store

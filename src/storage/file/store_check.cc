@@ -142,8 +142,10 @@ void check_segment(FileSystem& files, Pass& pass, std::uint32_t index) {
     add_finding(pass, kind, segment.path, std::move(what), std::move(remedy), is_repairable, segment.volume, index);
   };
   if (segment.status.code() == StatusCode::kCorrupt) {
-    found(FindingKind::kHeader, segment.status.message(), "remove the file: no header and no record in it is whole",
-          true);
+    found(FindingKind::kHeader,
+          segment.is_unwritten ? "a segment in which nothing was written yet" : segment.status.message(),
+          "remove the file: no header and no record in it is whole", true);
+    pass.findings.back().is_damage = !segment.is_unwritten;
     return;
   }
   if (!segment.status.is_ok()) {
@@ -343,7 +345,13 @@ Result<CheckReport> check_store(FileSystem& files, Clock& clock, std::span<const
     if (!format.is_ok() && !has_segment)
       return not_found(directory + ": no file store is there (it has no file FORMAT)");
   }
-  const auto locks = lock_volumes(files, directories);
+  std::vector<std::string> locked(directories.begin(), directories.end());
+  if (!options.repair) {  // a LOCK of this user's may be one that the server's user may not open
+    std::erase_if(locked, [&](const std::string& directory) {
+      return files.stat(join_path(directory, kLockName)).status().code() == StatusCode::kNotFound;
+    });
+  }
+  const auto locks = lock_volumes(files, locked);
   if (!locks.is_ok() && (options.repair || locks.status().code() == StatusCode::kConflict)) return locks.status();
   for (int number = 0; number < kMaxPasses; ++number) {
     Result<Pass> pass = look(files, directories, options.progress);

@@ -10,6 +10,7 @@
 // | damaged CLEARED, another is whole   | writing what the other volumes say                                         |
 // | damaged CLEARED, none is whole      | clearing every page, as opening would (docs/formats.md 5.6)                |
 // | damaged segment header              | writing it again; removing a file without any whole record                 |
+// | segment without anything written    | removing it                                                                |
 // | no footer, torn tail, damaged heads | cutting the tail off behind the last whole record, and writing a footer    |
 // | pages that only the footer knows    | rewriting the segment                                                      |
 // | page with wrong bytes               | rewriting the segment without that page's group                            |
@@ -19,7 +20,8 @@
 // A segment is rewritten into a temporary file, synced, and renamed over the old one: a crash leaves one of the two.
 // All volumes of the store should be given, for what they say of cleared namespaces.
 //
-// The store is locked meanwhile (LOCK of each volume): kConflict if a server has it open.
+// The store is locked meanwhile (LOCK of each volume): kConflict if a server has it open. Without mending, no LOCK is
+// made where none is: it would be this user's, and the server may be another's.
 // Threads: confined. Calls block on the disk.
 #pragma once
 
@@ -52,7 +54,7 @@ struct Finding {
   std::string remedy;          // what --repair does, or what a person can do
   bool is_repairable = false;  // by this tool
   bool is_repaired = false;
-  bool is_damage = true;     // false: untidy, and mended by the next opening, too (a footer that is missing)
+  bool is_damage = true;     // false: untidy, and mended by the next opening, too (a footer that is missing, ...)
   std::uint32_t volume = 0;  // indexes into the StoreReport of the pass that found it
   std::uint32_t segment = 0;
 };

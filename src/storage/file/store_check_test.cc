@@ -384,5 +384,32 @@ TEST_F(StoreCheck, ARepairThatFailsOrCrashesLosesNothing) {
   }
 }
 
+// The defect: a check by root made a LOCK that the server's user may not open.
+TEST_F(StoreCheck, WithoutRepairNoFileIsMade) {
+  SegmentBuilder segment(files_, "/a", store_, 1);
+  write_groups(segment);
+  segment.seal();
+  const auto before = files_.list("/a");
+  EXPECT_TRUE(check(false).findings.empty());
+  EXPECT_EQ(*files_.list("/a"), *before);
+  EXPECT_TRUE(check(true).findings.empty());
+  EXPECT_TRUE(files_.stat("/a/LOCK").is_ok()) << "a repair takes the store for itself";
+}
+
+// A segment is made as an empty file, gets its room, and then a header: the power may go between.
+TEST_F(StoreCheck, ASegmentThatWasBeingMadeIsUntidyNotDamaged) {
+  SegmentBuilder segment(files_, "/a", store_, 1);
+  write_groups(segment);
+  segment.seal();
+  write_test_file(files_, join_path("/a", segment_name(2)), {});
+  write_test_file(files_, join_path("/a", segment_name(3)), std::vector<std::byte>(3 << 20));
+  const CheckReport found = check(false);
+  EXPECT_EQ(found.findings.size(), 2u);
+  EXPECT_FALSE(found.has_damage());
+  expect_mended(FindingKind::kHeader);
+  EXPECT_EQ(keys_present(5).size(), 5u);
+  EXPECT_FALSE(files_.stat(join_path("/a", segment_name(2))).is_ok());
+}
+
 }  // namespace
 }  // namespace larder::file_store

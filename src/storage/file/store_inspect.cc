@@ -7,12 +7,15 @@
 #include <tuple>
 #include <utility>
 
+#include "storage/file/cleared_list.h"
+#include "storage/file/segment_frame.h"
 #include "storage/file/volume.h"
 
 namespace larder::file_store {
 namespace {
 
 constexpr std::size_t kShownKeyDigits = 16;
+constexpr std::uint64_t kZeroReadBytes = std::uint64_t{1} << 20;
 
 Status at_path(const std::string& path, const Status& status) {
   if (status.is_ok() || status.message().find(path) != std::string::npos) return status;
@@ -76,6 +79,18 @@ StoreId find_store_id(FileSystem& files, const StoreReport& report,
   return {};
 }
 
+// Nothing but zeros, if anything: a segment is made so, before its header is written. False: or it cannot be read.
+bool is_all_zero(File& file) {
+  const Result<std::uint64_t> size = file.size_bytes();
+  if (!size.is_ok()) return false;
+  std::vector<std::byte> piece;
+  for (std::uint64_t at = 0; at < *size; at += piece.size()) {
+    piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(at == 0 ? kBlockBytes : kZeroReadBytes, *size - at)));
+    if (!read_exactly(file, piece, at).is_ok() || !is_zero(piece)) return false;
+  }
+  return true;
+}
+
 void scan_one(FileSystem& files, StoreReport& report, std::uint32_t volume, SegmentId number,
               const InspectOptions& options) {
   SegmentReport out;
@@ -92,8 +107,13 @@ void scan_one(FileSystem& files, StoreReport& report, std::uint32_t volume, Segm
       report.volumes[volume].format_status.is_ok() ? report.volumes[volume].format.store : report.store;
   Result<ScanResult> scan =
       file.is_ok() ? scan_segment(**file, store, number, options.check_unsynced_payloads) : file.status();
+  // Shorter than it was: a server has sealed it meanwhile.
+  if (scan.is_ok() && scan->io.code() == StatusCode::kCorrupt) {
+    scan = scan_segment(**file, store, number, options.check_unsynced_payloads);
+  }
   if (!scan.is_ok()) {
     out.status = at_path(out.path, scan.status());
+    out.is_unwritten = scan.status().code() == StatusCode::kCorrupt && file.is_ok() && is_all_zero(**file);
   } else {
     const auto index = static_cast<std::uint32_t>(report.segments.size());
     for (const ListedPage& page : scan->pages) report.pages.push_back({page, index, PageState::kLive});
@@ -119,15 +139,12 @@ void join_volumes_cleared(StoreReport& report) {
   report.is_all_dropped = joined.is_damaged;
 }
 
-bool is_cleared(const StoreReport& report, const ListedPage& page) {
-  return report.is_all_dropped || is_in(report.cleared, page.identity.namespace_digest, page.location.generation);
-}
-
 auto page_id(const ListedPage& page) {
   return std::tie(page.key, page.identity.pool, page.identity.namespace_digest, page.identity.layout_fingerprint);
 }
 
 void set_states(StoreReport& report) {
+  const ClearedList cleared(report.cleared);
   std::vector<std::uint32_t> order(report.pages.size());
   std::iota(order.begin(), order.end(), 0u);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
@@ -138,7 +155,7 @@ void set_states(StoreReport& report) {
   });
   for (std::size_t i = 0; i < order.size(); ++i) {
     InspectedPage& page = report.pages[order[i]];
-    if (is_cleared(report, page.page)) {
+    if (report.is_all_dropped || cleared.covers(page.page)) {
       page.state = PageState::kCleared;
     } else if (i > 0 && page_id(report.pages[order[i - 1]].page) == page_id(page.page)) {
       page.state = PageState::kSuperseded;
@@ -252,6 +269,7 @@ VerifyReport verify_pages(FileSystem& files, const StoreReport& report, const Pr
 }
 
 Status SegmentReport::problem() const {
+  if (is_unwritten) return Status::ok();
   const Status& failed = status.is_ok() ? scan.io : status;
   if (!failed.is_ok()) return at_path(path, failed);
   if (damaged_groups() == 0) return Status::ok();

@@ -50,7 +50,9 @@ struct SegmentReport {
   SegmentId number = 0;
   std::uint32_t volume = 0;  // index into StoreReport::volumes
   std::string path;
-  Status status;                            // as scan_segment(); not ok: it has no pages here
+  Status status;  // as scan_segment(); not ok: it has no pages here
+  // Nothing but zeros, if anything: a server makes it, or did when it or the power ended. No problem, despite `status`.
+  bool is_unwritten = false;
   ScanResult scan;                          // `pages` is empty: they are in StoreReport::pages
   std::uint32_t first_page = 0, pages = 0;  // range of StoreReport::pages, in file order
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/file/store_inspect.h"
 
+#include "sim/hooked_files.h"
 #include "sim/sim_file_system.h"
 #include "storage/file/store_tools_test_util.h"
 
@@ -165,6 +166,32 @@ TEST_F(StoreInspect, ASegmentWithAProblemIsNamed) {
   EXPECT_NE(problem.message().find(segment.path()), std::string::npos) << problem.message();
 }
 
+// The defect: `ls` and `export` beside a server told of damage where it had just sealed a segment.
+TEST_F(StoreInspect, ASegmentThatIsSealedMeanwhileIsNoProblem) {
+  sim::HookedFiles hooked(7);
+  make_test_volume(hooked.inner, "/a", store_, 0);
+  SegmentBuilder segment(hooked.inner, "/a", store_, 1);
+  for (std::uint64_t key = 1; key <= 3; ++key) segment.record({{.key = key, .bytes = 64, .generation = key}});
+  const std::uint64_t end = segment.end();
+  const auto file = hooked.inner.open(segment.path(), {.write = true}).value();
+  for (int reads_before = 1; reads_before <= 6; ++reads_before) {
+    SCOPED_TRACE(reads_before);
+    ASSERT_TRUE(file->truncate(end).is_ok());
+    ASSERT_TRUE(file->allocate(0, end + (4 << 20)).is_ok());
+    int reads = 0;
+    hooked.before_read = [&](const std::string& path) {
+      if (path == segment.path() && ++reads == reads_before) {
+        EXPECT_TRUE(file->truncate(end).is_ok());
+      }
+      return Status::ok();
+    };
+    const auto report = inspect_store(hooked, kInspected, {});
+    ASSERT_TRUE(report.is_ok()) << report.status().to_string();
+    EXPECT_EQ(report->pages.size(), 3u);
+    EXPECT_TRUE(report->segments.at(0).problem().is_ok()) << report->segments.at(0).problem().to_string();
+  }
+}
+
 TEST_F(StoreInspect, SaysWhatIsNoStoreOrNotOne) {
   ASSERT_TRUE(files_.make_dirs("/empty").is_ok());
   EXPECT_EQ(inspect_store(files_, std::vector<std::string>{}, {}).status().code(), StatusCode::kInvalidArgument);
@@ -194,6 +221,22 @@ TEST(PageSelection, DigitsPoolsAndKeys) {
   EXPECT_FALSE(is_selected({"0000", {}, {}}, page));
   EXPECT_FALSE(is_selected({"", {PoolName::kKv}, {}}, page));
   EXPECT_FALSE(is_selected({"", {}, {test_digest(4).hex()}}, page));
+}
+
+// A server makes segments as empty files, gives them their room, and then a header.
+TEST_F(StoreInspect, ASegmentThatIsBeingMadeIsNoProblem) {
+  std::vector<std::byte> zeros(3 << 20);
+  write_test_file(files_, join_path("/a", segment_name(1)), {});
+  write_test_file(files_, join_path("/a", segment_name(2)), zeros);
+  zeros.back() = std::byte{1};
+  write_test_file(files_, join_path("/a", segment_name(3)), zeros);
+  write_test_file(files_, join_path("/a", segment_name(4)), test_payload(1, 20'000));
+  const StoreReport report = look();
+  ASSERT_EQ(report.segments.size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(report.segments[i].is_unwritten, i < 2) << i;
+    EXPECT_EQ(report.segments[i].problem().is_ok(), i < 2) << i;
+  }
 }
 
 }  // namespace

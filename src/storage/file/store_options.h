@@ -18,6 +18,7 @@ struct FileStoreOptions {
   std::vector<std::string> directories;  // one volume each
   std::uint64_t max_bytes = 0;           // of all volumes together, physical
   std::uint64_t segment_bytes = 0;
+  bool evicts = true;                            // false: a full store declines what is new
   unsigned high_percent = 95, low_percent = 85;  // of max_bytes: when eviction begins, and how far live bytes go down
   FsyncMode fsync = FsyncMode::kSegment;
   Choice direct = Choice::kAuto;  // past the page cache

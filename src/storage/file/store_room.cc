@@ -80,7 +80,18 @@ bool StoreRoom::has_room(std::uint64_t bytes, bool for_cleaning) const {
   if (most == kUnlimited) return true;  // the disk says when it is full
   const std::uint64_t reserve = for_cleaning ? 0 : are_disks_limited() ? segments_bytes() : largest_segment();
   const std::uint64_t kept = defect(Defect::kPhysicalBytesUncounted) ? live_bytes() : segments_.physical_bytes();
-  return kept + bytes + reserve <= most;
+  return kept + bytes + reserve <= most || (for_cleaning && kept <= least_held_);
+}
+
+std::uint64_t StoreRoom::filled_bytes() const {
+  std::uint64_t bytes = segments_.physical_bytes();
+  for (const Volume& v : volumes_) {
+    const ActiveSegment* const active = v.log(LogKind::kMoved).active.get();
+    if (!active) continue;
+    const std::uint64_t taken = active->end_bytes + ActiveSegment::footer_room(active->pages);
+    bytes -= std::min(bytes, active->capacity_bytes - std::min(active->capacity_bytes, taken));
+  }
+  return bytes;
 }
 
 bool StoreRoom::has_disk_room(unsigned volume, std::uint64_t bytes) const {
@@ -118,11 +129,13 @@ bool StoreRoom::note_full_disk(LogLines& lines, unsigned volume, std::uint64_t a
   if (!std::exchange(v.is_limit_said, true)) {
     const std::string wanted =
         options_.max_bytes == kUnlimited ? "max_size is unlimited" : "max_size is " + in_words(options_.max_bytes);
-    lines.warning("storage/file", "the disk of " + v.directory + " is full, with " + in_words(held) +
-                                      " of this store: " + wanted + ", but there is no room for more. It keeps below " +
-                                      in_words(v.limit.bytes()) +
-                                      " there from now on, by evicting what was used longest ago, and takes more when "
-                                      "there is free room again. A smaller max_size says so beforehand");
+    lines.warning("storage/file",
+                  "the disk of " + v.directory + " is full, with " + in_words(held) + " of this store: " + wanted +
+                      ", but there is no room for more. It keeps below " + in_words(v.limit.bytes()) +
+                      " there from now on, by " +
+                      (options_.evicts ? "evicting what was used longest ago" : "refusing what is new") +
+                      ", and takes more when there is free room again. A smaller max_size says so "
+                      "beforehand");
   }
   if (has_disk_room(volume, 2 * segment_bytes(volume))) return false;
   full_volume = volume;

@@ -10,6 +10,7 @@
 // Threads: confined (the store's mutex).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -32,7 +33,11 @@ class StoreRoom {
   // All outlive it. Of the volumes, it changes `limit` and what belongs to that.
   StoreRoom(const FileStoreOptions& options, std::vector<Volume>& volumes, const SegmentTable& segments,
             const PageIndex& index)
-      : options_(options), volumes_(volumes), segments_(segments), index_(index) {}
+      : options_(options),
+        volumes_(volumes),
+        segments_(segments),
+        index_(index),
+        least_held_(segments.physical_bytes()) {}
 
   [[nodiscard]] std::uint64_t most_bytes() const;  // kUnlimited: nobody knows
   [[nodiscard]] bool are_disks_limited() const;    // all of them
@@ -58,13 +63,20 @@ class StoreRoom {
   [[nodiscard]] Status check_new(std::uint64_t payload_bytes, std::size_t pages);
 
   // ---- is there room?
-  // Of the store's budget, for a segment.
+  // Of the store's budget, for a segment. Cleaning may also take one beside the least that was held since the opening:
+  // a store may open with more than the budget (max_size is lower now, or segments are larger), and moving pages is how
+  // it gets below that without losing them. A limit of the disk is none to go beyond (has_disk_room).
   [[nodiscard]] bool has_room(std::uint64_t bytes, bool for_cleaning) const;
   [[nodiscard]] bool has_disk_room(unsigned volume, std::uint64_t bytes) const;
   // A segment of that size was planned before the limit was known: all that is there would go for it.
   [[nodiscard]] bool is_too_large(unsigned volume, std::uint64_t bytes) const;
   // For the segment behind the volume's active one, without making room first.
   [[nodiscard]] bool has_room_ahead(unsigned volume) const;
+
+  // To be called when segments have gone.
+  void note_held() { least_held_ = std::min(least_held_, segments_.physical_bytes()); }
+  // What segments hold, but for the room that cleaning still has in those that it fills.
+  [[nodiscard]] std::uint64_t filled_bytes() const;
 
   // ---- full disks
   // The disk had no room for what needed `asked` bytes at most; `free`: as the system says. True: something must go
@@ -99,6 +111,7 @@ class StoreRoom {
   const SegmentTable& segments_;
   const PageIndex& index_;
   std::uint64_t refused_bytes_ = 0;  // the largest group that a learned limit was too small for
+  std::uint64_t least_held_;         // by all segments, since the store was opened
 };
 
 }  // namespace larder::file_store

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 namespace larder::file_store {
 namespace {
 
@@ -44,6 +46,33 @@ TEST_F(StoreRoomTest, OneSegmentIsKeptForCleaning) {
   EXPECT_FALSE(room_.has_room(8 * kMiB, false));
   EXPECT_TRUE(room_.has_room(8 * kMiB, true));
   EXPECT_TRUE(room_.has_disk_room(0, 500 * kMiB)) << "no disk was found to be full";
+}
+
+TEST_F(StoreRoomTest, AStoreThatOpensAboveItsBudgetHasOneSegmentMoreForCleaning) {
+  add(1, 0, 190 * kMiB, 0);
+  StoreRoom room{options_, volumes_, segments_, index_};
+  EXPECT_FALSE(room.has_room(8 * kMiB, false));
+  EXPECT_TRUE(room.has_room(8 * kMiB, true));
+  add(2, 0, 8 * kMiB, 0);
+  EXPECT_FALSE(room.has_room(8 * kMiB, true)) << "one, and not one more";
+  segments_.set_size(segments_.at(1), 170 * kMiB);
+  room.note_held();
+  EXPECT_TRUE(room.has_room(8 * kMiB, true)) << "beside what is left";
+  segments_.set_size(segments_.at(1), 180 * kMiB);
+  EXPECT_FALSE(room.has_room(8 * kMiB, true)) << "it does not grow again";
+}
+
+TEST_F(StoreRoomTest, RoomThatCleaningStillHasIsNotFilled) {
+  add(1, 0, 8 * kMiB, 0);
+  EXPECT_EQ(room_.filled_bytes(), 8 * kMiB);
+  add(2, 1, 8 * kMiB, 0);
+  auto active = std::make_shared<ActiveSegment>();
+  active->capacity_bytes = 8 * kMiB;
+  active->end_bytes = 2 * kMiB;
+  volumes_[1].log(LogKind::kNew).active = active;
+  EXPECT_EQ(room_.filled_bytes(), 16 * kMiB) << "new pages may come at any time";
+  volumes_[1].log(LogKind::kMoved).active = active;
+  EXPECT_EQ(room_.filled_bytes(), 10 * kMiB + ActiveSegment::footer_room(0));
 }
 
 TEST_F(StoreRoomTest, AFullDiskIsALimitForItsVolume) {

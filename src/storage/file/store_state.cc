@@ -4,11 +4,17 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/probe.h"
 
 namespace larder::file_store {
+namespace {
+
+constexpr unsigned kMostYields = 1000;
+
+}  // namespace
 
 void StoreCounters::add_to(BackendStats& out) const {
   const auto value = [](const std::atomic<std::uint64_t>& counter) { return counter.load(kRelaxed); };
@@ -122,6 +128,10 @@ std::uint64_t StoreState::awaited_bytes() const {
   if (waiting.empty()) return 0;
   const WriteRecord& first = *waiting.front();
   return StoreRoom::segment_bytes_for(first.layout.record_bytes, first.pages.size());
+}
+
+void StoreState::let_callers_go_first() const {
+  for (unsigned i = 0; i < kMostYields && callers.load(kRelaxed) > 0; ++i) std::this_thread::yield();
 }
 
 bool StoreState::is_closing() const {

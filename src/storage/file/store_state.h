@@ -75,6 +75,9 @@ struct StoreState {
   [[nodiscard]] std::vector<EndedSegment> end_active() LARDER_REQUIRES(mutex);
   // What a segment needs for the write that has waited longest; 0: none waits.
   [[nodiscard]] std::uint64_t awaited_bytes() const LARDER_REQUIRES(mutex);
+  // To be called by what takes the mutex again and again, without it: callers that wait for it go first. (A mutex does
+  // not go by turns: who lets it go and takes it again would get it before all of them.)
+  void let_callers_go_first() const LARDER_EXCLUDES(mutex);
   // close() was called, and no write waits for room: maintenance ends.
   [[nodiscard]] bool is_closing() const LARDER_EXCLUDES(mutex);
 
@@ -88,6 +91,7 @@ struct StoreState {
   std::vector<Volume> volumes;  // the vector is constant; see Volume for who guards what
 
   mutable RankedMutex mutex{LockRank::kStorage};
+  mutable std::atomic<unsigned> callers{0};  // in CallerGuard, without the mutex yet
   PageIndex index LARDER_GUARDED_BY(mutex);
   SegmentTable segments LARDER_GUARDED_BY(mutex);
   PageCopies copies LARDER_GUARDED_BY(mutex);
@@ -96,6 +100,24 @@ struct StoreState {
   std::uint64_t next_generation LARDER_GUARDED_BY(mutex);
   std::deque<RecordPtr> waiting LARDER_GUARDED_BY(mutex);  // for room
   bool is_finished LARDER_GUARDED_BY(mutex) = false;
+};
+
+// Holds the store's mutex for a call that somebody waits for: what goes in many steps lets it go first
+// (StoreState::let_callers_go_first()).
+class LARDER_SCOPED_CAPABILITY CallerGuard {
+ public:
+  // `callers`: StoreState::callers.
+  CallerGuard(RankedMutex& mutex, std::atomic<unsigned>& callers) LARDER_ACQUIRE(mutex) : mutex_(mutex) {
+    callers.fetch_add(1, kRelaxed);
+    mutex_.lock();
+    callers.fetch_sub(1, kRelaxed);
+  }
+  ~CallerGuard() LARDER_RELEASE() { mutex_.unlock(); }
+  CallerGuard(const CallerGuard&) = delete;
+  CallerGuard& operator=(const CallerGuard&) = delete;
+
+ private:
+  RankedMutex& mutex_;
 };
 
 // What a room asks of those that are made after it, without the mutex. go_on_with_maintenance() blocks.
@@ -110,7 +132,8 @@ class StoreSteps {
   virtual void start_maintenance_if_high() = 0;  // perhaps there is
   virtual void go_on_with_maintenance() = 0;     // what it waits for has happened
   virtual void tell_damage(SegmentId segment) = 0;
-  virtual void write_cleared() = 0;  // CLEARED is missing
+  virtual void write_cleared() = 0;     // CLEARED is missing
+  virtual void try_clears_again() = 0;  // maintenance has ended: perhaps CLEARED has room
 
  protected:
   ~StoreSteps() = default;
