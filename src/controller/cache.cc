@@ -267,6 +267,7 @@ Status CacheImpl::retract(RequestId id) {
   requests_.hand_over(**r);
   requests_.release(**r);
   ++(*r)->retracts;
+  (*r)->is_told = (*r)->is_told || (*r)->has_computed;
   (*r)->restarts = 0;  // what failed to come is gone from the tree, and may be asked for again
   ++tiers_.counts().retracted;
   tiers_.prefetcher().finish(id);

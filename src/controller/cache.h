@@ -99,7 +99,8 @@ struct BeginRequest {
 
 enum class RequestPhase : std::uint8_t { kPrefetching, kReady, kLoading, kRunning };
 
-// Where the reused tokens came from. All in tokens; device + host + storage = cached.
+// Where the reused tokens came from: up to where the device alone would have let it resume, what the host added to
+// that, and what storage did. All in tokens; device + host + storage = cached.
 struct CachedTokens {
   std::uint64_t prompt = 0;
   std::uint64_t device = 0, host = 0, storage = 0;
@@ -180,7 +181,8 @@ class Cache {
   [[nodiscard]] virtual RequestPhase phase(RequestId id) const = 0;
   // Decides the restore point, locks it, reserves slots for the prompt and a headroom, starts the load-back.
   // On ok: cached tokens; the phase is kLoading or kRunning. kOverloaded: not now, nothing is held; try after progress.
-  // After retract() the prompt is all tokens that were computed, and the answer is that of the first start.
+  // After retract() the prompt is all tokens that were computed, and the answer is that of the last start before a step
+  // was completed: what is found later is the request's own.
   [[nodiscard]] virtual Result<CachedTokens> start(RequestId id) = 0;
   // After a kOverloaded start(): it waits for storage, or for its turn or a place to read there, and not for room.
   [[nodiscard]] virtual bool waits_for_storage(RequestId id) const = 0;

@@ -101,7 +101,7 @@ struct LoadPoint {
 
 struct LookupResult {
   std::vector<LoadPoint> points;          // ascending, not before has.pages; empty: nothing to load
-  std::uint64_t from_storage = 0;         // pages of full of the last point that this lookup fetched
+  std::uint64_t from_storage = 0;         // pages of the last point that the host alone would not have allowed
   std::uint64_t known_pages = 0;          // of full on the host, from 0 on: how far others went this way
   StopReason reason = StopReason::kNone;  // why the last is not longer (rule 8)
   ComponentKind component = ComponentKind::kFull;

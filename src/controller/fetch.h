@@ -116,6 +116,7 @@ struct Fetch {
   std::deque<QueryPart> parts;  // of the query that are under way, in order
   std::uint64_t asked = 0;      // pages before it have a part, or had one
   JointScan scan;               // of what they brought
+  ReachScan reach;              // ... and how far some of it goes where no restore point follows
   OutcomeBits candidates;       // restore points that tree and storage have together, as far as was scanned
   std::uint64_t pages = 0;
   std::uint64_t base = 0;         // best restore point of the tree when it began

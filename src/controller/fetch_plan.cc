@@ -38,13 +38,15 @@ void FetchPlanner::add_tree(NodeId node, std::uint64_t tree_full, std::uint64_t 
     }
   };
   set(ComponentKind::kFull, 0, tree_full);
+  // The path may end inside its node: what follows there, and the state at its end, are another prompt's.
   for (NodeView view = tree.view(node); view.end > begin; view = tree.view(view.parent)) {
     const auto published = [&](ComponentKind c) {
       const std::size_t i = index_of(c);
       return (!view.device[i].empty() && !view.device_pending[i]) || (!view.host[i].empty() && !view.host_pending[i]);
     };
-    if (published(ComponentKind::kMamba)) set(ComponentKind::kMamba, view.end - 1, view.end);
-    if (published(ComponentKind::kSwa)) set(ComponentKind::kSwa, view.begin, view.end);
+    const bool has_end = view.end <= tree_full;
+    if (has_end && published(ComponentKind::kMamba)) set(ComponentKind::kMamba, view.end - 1, view.end);
+    if (published(ComponentKind::kSwa)) set(ComponentKind::kSwa, view.begin, std::min(view.end, tree_full));
   }
 }
 

@@ -18,8 +18,8 @@ struct FetchPlanner {
   const RadixTree& tree;
   const HostPools* host;  // null: only add_tree()
 
-  // Adds what the tree has of the path to `node`: full of [0, tree_full), and the windows and states of [begin, pages).
-  // One entry per pool, which counts from `begin`. `node` may end beyond them. O(pages x pools + nodes).
+  // Adds what the tree has of [begin, tree_full) on the path to `node`, where all of full is there. One entry per pool,
+  // which counts from `begin`, up to `pages`. `node` may end behind tree_full. O(pages x pools + nodes).
   void add_tree(NodeId node, std::uint64_t tree_full, std::uint64_t pages, std::vector<PoolPresence>& presence,
                 std::uint64_t begin = 0) const;
   // What tree and storage have together of a part of the query. O(pages of it x pools + nodes of the tree's path).

@@ -12,6 +12,7 @@ namespace larder {
 void FetchQuery::begin(Fetch& f, const Op& first) {
   f.asked = f.key_from;
   f.scan = JointScan(f.key_from);
+  f.reach = ReachScan(f.key_from);
   const std::uint64_t end = std::min(f.pages, f.key_from + parts_.ops.budget().piece());
   f.parts.push_back({.op = first.id, .begin = f.key_from, .end = end});
   f.asked = end;
@@ -150,7 +151,9 @@ bool FetchQuery::answered(Fetch& f, const Op& op, const OutcomeBits& bits) {
   }
   while (!f.parts.empty() && f.parts.front().is_answered && !f.scan.is_over()) {
     const QueryPart& part = f.parts.front();
-    f.scan.add(parts_.model, parts_.planner.presence_of(f, part), part.end - part.begin, f.candidates);
+    const std::vector<PoolPresence> presence = parts_.planner.presence_of(f, part);
+    f.scan.add(parts_.model, presence, part.end - part.begin, f.candidates);
+    f.reach.add(parts_.model, presence, part.end - part.begin);
     parts_.ops.budget().spend((part.end - part.begin) / 16 + 1);
     f.parts.pop_front();
   }

@@ -9,34 +9,56 @@ namespace larder {
 
 namespace {
 
-JointNeed need_of(const ModelSpec& model, const PoolSpec& pool) {
+JointNeed need_of(const ModelSpec& model, const PoolSpec& pool, std::span<const PoolPresence> presence) {
+  static const Presence kAbsent;
+  const auto it = std::find_if(presence.begin(), presence.end(), [&](const auto& p) { return p.pool == pool.name; });
+  const Presence* const present = it == presence.end() ? &kAbsent : &it->present;
   switch (pool.component) {
     case ComponentKind::kFull: break;
     case ComponentKind::kSwa: {
       const std::uint32_t window = model.window_pages();
-      return {nullptr, HitPolicy::kTrailingPages, window - (defect(Defect::kWindowOffByOne) ? 1 : 0)};
+      return {present, HitPolicy::kTrailingPages, window - (defect(Defect::kWindowOffByOne) ? 1 : 0)};
     }
-    case ComponentKind::kMamba: return {nullptr, HitPolicy::kTrailingPages, 1};
+    case ComponentKind::kMamba: return {present, HitPolicy::kTrailingPages, 1};
   }
-  if (defect(Defect::kPresenceHoleIgnored)) return {nullptr, HitPolicy::kTrailingPages, 1};
-  return {nullptr, HitPolicy::kAllPages, 0};
+  if (defect(Defect::kPresenceHoleIgnored)) return {present, HitPolicy::kTrailingPages, 1};
+  return {present, HitPolicy::kAllPages, 0};
 }
 
 }  // namespace
 
 void JointScan::add(const ModelSpec& model, std::span<const PoolPresence> presence, std::uint64_t pages,
                     OutcomeBits& bits) {
-  static const Presence kAbsent;
   std::vector<JointNeed> needs;
   for (const PoolSpec& pool : model.pools) {
     if (defect(Defect::kSidecarHoleIgnored) && !pool.is_anchor) continue;
     if (defect(Defect::kStateHoleIgnored) && pool.component == ComponentKind::kMamba) continue;
-    const auto it = std::find_if(presence.begin(), presence.end(), [&](const auto& p) { return p.pool == pool.name; });
-    needs.push_back(need_of(model, pool));
-    needs.back().present = it == presence.end() ? &kAbsent : &it->present;
+    needs.push_back(need_of(model, pool, presence));
   }
   bits.resize(words_for(at() + pages));
   scan_.add(needs, pages, bits);
+}
+
+void ReachScan::add(const ModelSpec& model, std::span<const PoolPresence> presence, std::uint64_t pages) {
+  const auto look = [&](RestorableScan& scan, bool with_window, std::uint64_t& reach) {
+    std::vector<JointNeed> needs;
+    for (const PoolSpec& pool : model.pools) {
+      const bool counts =
+          pool.component == ComponentKind::kFull || (pool.component == ComponentKind::kSwa && with_window);
+      if (counts) needs.push_back(need_of(model, pool, presence));
+    }
+    const std::uint64_t from = scan.at();
+    OutcomeBits bits(words_for(from + pages));
+    scan.add(needs, pages, bits);
+    const std::uint64_t to = largest_candidate(bits, from, scan.at());
+    if (to > from) reach = to;
+  };
+  look(of_full_, false, reach_.full);
+  if (!model.has(ComponentKind::kSwa)) {
+    reach_.window = reach_.full;
+    return;
+  }
+  look(of_window_, true, reach_.window);
 }
 
 OutcomeBits restore_candidates(const ModelSpec& model, std::span<const PoolPresence> presence, std::uint64_t from,

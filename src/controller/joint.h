@@ -3,6 +3,7 @@
 // joint restore point. AND over ranks is then "a restore point on every rank"; a minimum over ranks would not be one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,6 +25,25 @@ class JointScan {
 
  private:
   RestorableScan scan_;
+};
+
+// How far a prompt gets if not all components count: what lacks where no restore point follows. Pages.
+struct Reach {
+  std::uint64_t full = 0;    // of full alone, in all of its pools
+  std::uint64_t window = 0;  // the largest boundary up to there that has its whole window; without windows as `full`
+
+  [[nodiscard]] Reach within(std::uint64_t pages) const { return {std::min(full, pages), std::min(window, pages)}; }
+};
+// The same for presence that comes piece by piece, as JointScan.
+class ReachScan {
+ public:
+  explicit ReachScan(std::uint64_t at = 0) : reach_{at, at}, of_full_(at), of_window_(at) {}
+  void add(const ModelSpec& model, std::span<const PoolPresence> presence, std::uint64_t pages);
+  [[nodiscard]] const Reach& reach() const { return reach_; }
+
+ private:
+  Reach reach_;
+  RestorableScan of_full_, of_window_;
 };
 
 // Bits for p in (from, to]. Cost: model/restorable_lengths.h, one need for each pool.

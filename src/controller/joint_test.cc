@@ -24,6 +24,14 @@ std::vector<PoolPresence> random_presence(const ModelSpec& model, std::mt19937_6
   return presence;
 }
 
+std::vector<PoolPresence> piece_of(std::vector<PoolPresence> presence, std::uint64_t begin, std::uint64_t count) {
+  for (PoolPresence& one : presence) {
+    const auto first = one.present.begin() + static_cast<std::ptrdiff_t>(begin);
+    one.present = Presence(first, first + static_cast<std::ptrdiff_t>(count));
+  }
+  return presence;
+}
+
 TEST(Joint, ABitIsWhereEveryPoolCanResume) {
   for (const PresetInfo& preset : all_presets()) {
     if (!preset.is_tiny) continue;
@@ -52,16 +60,39 @@ TEST(Joint, PresenceThatComesInPiecesGivesTheSameBits) {
     OutcomeBits bits;
     while (scan.at() < kPages && !scan.is_over()) {
       const std::uint64_t begin = scan.at(), count = std::min(1 + random() % 4, kPages - begin);
-      std::vector<PoolPresence> piece = presence;
-      for (PoolPresence& one : piece) {
-        const auto first = one.present.begin() + static_cast<std::ptrdiff_t>(begin);
-        one.present = Presence(first, first + static_cast<std::ptrdiff_t>(count));
-      }
-      scan.add(*model, piece, count, bits);
+      scan.add(*model, piece_of(presence, begin, count), count, bits);
     }
     for (std::uint64_t page = 1; page <= kPages; ++page) {
       ASSERT_EQ(has_bit(bits, page - 1), is_restore_point(*model, presence, page))
           << "round " << round << ", page " << page;
+    }
+  }
+}
+
+TEST(Joint, ReachIsARestorePointOfAModelWithoutTheRest) {
+  for (const PresetInfo& preset : all_presets()) {
+    if (!preset.is_tiny) continue;
+    SCOPED_TRACE(preset.name);
+    const Result<ModelSpec> model = preset_model(preset.name);
+    ASSERT_TRUE(model.is_ok());
+    const auto without = [&](auto drops) {
+      ModelSpec less = *model;
+      std::erase_if(less.pools, [&](const PoolSpec& pool) { return drops(pool.component); });
+      return less;
+    };
+    const ModelSpec full = without([](ComponentKind c) { return c != ComponentKind::kFull; });
+    const ModelSpec window = without([](ComponentKind c) { return c == ComponentKind::kMamba; });
+    std::mt19937_64 random(3);
+    for (int round = 0; round < 200; ++round) {
+      const std::vector<PoolPresence> presence = random_presence(*model, random);
+      ReachScan scan;
+      for (std::uint64_t begin = 0; begin < kPages;) {
+        const std::uint64_t count = std::min(1 + random() % 4, kPages - begin);
+        scan.add(*model, piece_of(presence, begin, count), count);
+        begin += count;
+      }
+      ASSERT_EQ(scan.reach().full, largest_restore_point(full, presence, kPages).pages) << round;
+      ASSERT_EQ(scan.reach().window, largest_restore_point(window, presence, kPages).pages) << round;
     }
   }
 }

@@ -30,6 +30,7 @@ Miss MissReasons::full_missing(const Found& found) const {
   path.append(found.tokens.subspan(page * page_size, page_size));
   const std::optional<Loss> loss = parts_.losses.find(ComponentKind::kFull, path);
   if (loss) return lost(found, ComponentKind::kFull, page, *loss);
+  if (is_full_stored(found)) return without_use(found);
   if (page < found.match.walked.pages) return {MissReason::kEvicted, page * page_size};  // too long ago to be known
   bool has_other_salt = false;
   if (page == 0 && is_elsewhere(found, has_other_salt)) {
@@ -72,11 +73,24 @@ Miss MissReasons::lost(const Found& found, ComponentKind c, std::uint64_t page, 
   if (epoch == 0) return miss;
   if (loss.declined_epoch == epoch) miss.reason = MissReason::kStorageDeclined;
   if (loss.stored_epoch != epoch) return miss;
+  if (c == ComponentKind::kFull && is_full_stored(found)) return without_use(found);
   if (found.fetched.trouble == FetchTrouble::kNotFetched) return {MissReason::kNotFetched, miss.at_token, c};
   if (found.fetched.is_under_way) return {MissReason::kStorageLate, miss.at_token, c};
   miss.reason = MissReason::kEvicted;
   miss.tier = LostFrom::kStorage;  // it had it, and was asked
   return miss;
+}
+
+bool MissReasons::is_full_stored(const Found& found) const {
+  const bool is_only_full = !parts_.model.has(ComponentKind::kSwa) && !parts_.model.has(ComponentKind::kMamba);
+  return !is_only_full && found.fetched.reach.full > found.full_pages;
+}
+
+// No restore point follows in storage either, as far as it has answered.
+Miss MissReasons::without_use(const Found& found) const {
+  const std::uint64_t at = found.best.at.pages, at_token = at * parts_.model.page_size;
+  const ComponentKind c = found.fetched.reach.window > at ? ComponentKind::kMamba : ComponentKind::kSwa;
+  return {found.fetched.is_under_way ? MissReason::kStorageLate : MissReason::kNoCheckpoint, at_token, c};
 }
 
 // Is the first page cached under another adapter of the same tenant, or else under another salt?

@@ -2,7 +2,8 @@
 // Finds out why a prompt was not reused further (controller/miss.h), when its restore point is chosen.
 //
 //   storage spoke of it?      damaged, failed, late, not fetched
-//   full ends at page p       was p lost lately? ─► evicted, declined, flushed
+//   full ends at page p       does it go on in storage, up to no restore point? ─► no checkpoint
+//                             was p lost lately? ─► evicted, declined, flushed
 //                             does the tree go on? ─► diverged
 //                             page 0: is it in another namespace?        else ─► never seen
 //   window, state lack        lost lately, at a boundary behind the restore point? ─► as above    else ─► no checkpoint
@@ -59,6 +60,9 @@ class MissReasons {
   [[nodiscard]] Miss full_missing(const Found& found) const;
   [[nodiscard]] Miss part_missing(const Found& found) const;
   [[nodiscard]] Miss lost(const Found& found, ComponentKind c, std::uint64_t page, const Loss& loss) const;
+  // Storage has full of the page where it ends in the tiers above.
+  [[nodiscard]] bool is_full_stored(const Found& found) const;
+  [[nodiscard]] Miss without_use(const Found& found) const;
   [[nodiscard]] bool is_elsewhere(const Found& found, bool& has_other_salt) const;
 
   const Parts parts_;

@@ -198,7 +198,7 @@ bool Prefetcher::adopt_arrived(Fetch& f) {
   for (const RequestId id : f.requests) {
     QueuedRequest* const r = queue_.find(id);
     if (r == nullptr || given.pages == 0) continue;
-    r->fetched_from = r->fetched_to > 0 ? std::min(r->fetched_from, f.tree_full) : f.tree_full;
+    r->fetched_from = r->fetched_to > 0 ? std::min(r->fetched_from, f.base) : f.base;
     r->fetched_to = std::max(r->fetched_to, given.pages);
   }
   return given.is_all;
@@ -211,7 +211,10 @@ void Prefetcher::use_arrived(Fetch& f, QueuedRequest& r) {
   if (f.target == 0) return;  // nothing was read
   const std::uint64_t own = std::min<std::uint64_t>(f.target, r.tokens.size() / model_.page_size);
   const MatchResult match = tree_.match(f.space, r.tokens.first(own * model_.page_size));
-  if (match.any.at.pages < own && r.short_fetches++ > 0) r.known = std::min(r.known, match.any.at.pages);
+  if (match.any.at.pages < own && r.short_fetches++ > 0) {
+    r.known = std::min(r.known, match.any.at.pages);
+    r.reach = r.reach.within(match.any.at.pages);
+  }
   if (f.adopted == f.base) return;
   queue_.hold(r, match.any.at, std::exchange(f.blocks, 0));  // counted once, with the first of those that share it
 }

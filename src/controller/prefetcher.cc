@@ -107,7 +107,7 @@ Prefetcher::Fetched Prefetcher::start(RequestId id) {
 Prefetcher::Fetched Prefetcher::fetched(RequestId id) const {
   const QueuedRequest* const r = queue_.find(id);
   if (r == nullptr) return {};
-  return {r->fetched_from, r->fetched_to, r->known, r->trouble, !r->fetches.empty()};
+  return {r->fetched_from, r->fetched_to, r->known, r->trouble, !r->fetches.empty(), r->reach};
 }
 
 void Prefetcher::finish(RequestId id) {
@@ -220,6 +220,7 @@ bool Prefetcher::join(QueuedRequest& r, std::uint64_t base) {
       queue_.limit_wait(r, f.id, queue_.wait_begun(r, clock_.now()) + most);
     }
     if (f.state == Fetch::State::kReading) r.known = std::max(r.known, std::min(f.target, limit));
+    r.reach = f.reach.reach().within(limit);
     return true;
   }
   return false;
@@ -241,8 +242,9 @@ void Prefetcher::exists_done(const Op& op, const OutcomeBits& bits) {
     QueuedRequest* const r = queue_.find(id);
     if (r == nullptr) continue;
     // For one that waits, the newest answer counts: what is not there any more is not worth asking for again.
-    const std::uint64_t own = std::min(found, r->tokens.size() / model_.page_size);
+    const std::uint64_t limit = r->tokens.size() / model_.page_size, own = std::min(found, limit);
     r->known = r->waits_for == f.id ? own : std::max(r->known, own);
+    r->reach = f.reach.reach().within(limit);
   }
   f.state = Fetch::State::kTaking;
   f.upto = f.pages;

@@ -46,6 +46,7 @@
 #include "controller/fetch_turns.h"
 #include "controller/host_room.h"
 #include "controller/join_index.h"
+#include "controller/joint.h"
 #include "controller/loss_log.h"
 #include "controller/op_table.h"
 #include "controller/queued_requests.h"
@@ -99,6 +100,7 @@ class Prefetcher {
     std::uint64_t known = 0;         // pages: the best restore point seen in any tier
     FetchTrouble trouble = FetchTrouble::kNone;
     bool is_under_way = false;  // a fetch of it goes on
+    Reach reach{};              // of tree and storage, as storage answered last
   };
   // It has its restore point, and queues no more. What was fetched for it until now.
   Fetched start(RequestId id);

@@ -21,6 +21,7 @@
 #include "controller/config.h"
 #include "controller/fetch.h"
 #include "controller/host_room.h"
+#include "controller/joint.h"
 #include "controller/op_table.h"
 #include "controller/request_table.h"
 #include "pool/host_pools.h"
@@ -45,6 +46,7 @@ struct QueuedRequest {
   // Pages.
   std::uint64_t fetched_from = 0, fetched_to = 0;  // that storage brought to the host
   std::uint64_t known = 0;                         // best restore point seen in any tier
+  Reach reach;                                     // of tree and storage, as storage answered last
   std::uint64_t asked_from = ~std::uint64_t{0};    // least restore point in memory when it asked storage
   // What its last fetch did not get.
   HostSpace room_needed;

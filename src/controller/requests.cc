@@ -67,6 +67,7 @@ Request& Requests::add_fork(const Request& from) {
   r.space_use = spaces_.use(r.space);
   r.run.seeker().tenant = tree_.spaces().tenant_of(r.space);
   r.cached.prompt = r.prompt;
+  r.is_told = true;
   return r;
 }
 
@@ -92,6 +93,7 @@ Request& Requests::add(NamespaceId space, const BeginRequest& request) {
 
 void Requests::run(Request& r, RequestPhase phase) {
   r.phase = phase;
+  r.has_computed = false;
   ++running_;
 }
 
@@ -150,7 +152,9 @@ Status Requests::complete_step(StepToken step, std::span<const TokenId> tokens, 
     (void)r->run.cancel(step.number);
     return parted;
   }
-  return r->run.complete(*r, step.number, tokens);
+  LARDER_RETURN_IF_ERROR(r->run.complete(*r, step.number, tokens));
+  r->has_computed = true;
+  return Status::ok();
 }
 
 Status Requests::cancel_step(StepToken step, std::shared_ptr<DeviceEvent> over) {

@@ -41,13 +41,15 @@ struct Request : RequestText {
   RequestPhase phase = RequestPhase::kReady;  // but kPrefetching, which the Prefetcher knows
 
   std::uint32_t retracts = 0;
+  bool is_told = false;        // it has computed with what it found before a retract: that stays its answer
   std::uint32_t restarts = 0;  // 1: uses the device only, its host copy could not be loaded; more: nothing
 
   // While it runs.
   RunningRequest run;
-  bool is_starved = false;  // its last step was refused because requests fill the device
-  OpId load, state_copy;    // 0: none in flight
-  std::uint32_t forks = 0;  // whose copies read what it would write next
+  bool has_computed = false;  // a step was completed
+  bool is_starved = false;    // its last step was refused because requests fill the device
+  OpId load, state_copy;      // 0: none in flight
+  std::uint32_t forks = 0;    // whose copies read what it would write next
   CachedTokens cached;
 };
 

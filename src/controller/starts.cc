@@ -74,6 +74,7 @@ Result<Starts::Restore> Starts::choose(Request& r) {
   const bool only_full = !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba);
   if (only_full && (best->at.pages - on_device) * model_.page_size < config_.load_back_threshold) best = &match.device;
   restore.pages = best->at.pages;
+  restore.device_point = std::min(match.device.at.pages, best->at.pages);
   restore.reason = best->reason;
   restore.component = best->component;
   if (r.restarts == 0) {
@@ -290,28 +291,26 @@ void Starts::copy_state(Request& r, const Restore& restore, bool loads, Transfer
   copies_.submit(op, std::move(copy));
 }
 
-// What a request found is told once: what it finds after retract() is its own.
+// What a request found is told until it computes with it: what it finds after a retract() from then on is its own.
 void Starts::account(Request& r, const Restore& restore, const Prefetcher::Fetched& fetched) {
-  if (r.retracts > 0) {
-    if (restore.pages > 0) tree_.touch({r.run.lock().node, restore.pages}, false);
-    return;
-  }
-  const std::uint64_t from = std::max(restore.device_pages, fetched.from);
+  const bool is_first = r.retracts == 0 && r.restarts == 0;
+  if (is_first) tree_.note_prompt(r.space, r.whole_pages(model_.page_size));
+  if (restore.pages > 0) tree_.touch({r.run.lock().node, restore.pages}, is_first);
+  if (r.is_told) return;
+  // Each tier counts with what it adds to the restore point of those above it.
+  const std::uint64_t from = std::max(restore.device_point, fetched.from);
   const std::uint64_t to = std::min(restore.pages, fetched.to);
   const std::uint64_t storage = to > from ? to - from : 0;
-  if (r.restarts == 0) tree_.note_prompt(r.space, r.whole_pages(model_.page_size));
-  r.cached.device = restore.device_pages * model_.page_size;
+  r.cached.device = restore.device_point * model_.page_size;
   r.cached.storage = storage * model_.page_size;
-  r.cached.host = (restore.pages - restore.device_pages - storage) * model_.page_size;
+  r.cached.host = (restore.pages - restore.device_point - storage) * model_.page_size;
   r.cached.reason = restore.reason;
   r.cached.component = restore.component;
   r.cached.miss = restore.miss;
   r.cached.request = r.id;
   if (restore.reason == StopReason::kNone && fetched.known > restore.pages) r.cached.reason = StopReason::kNotFetched;
-  if (restore.pages > 0) {
-    tree_.touch({r.run.lock().node, restore.pages}, r.restarts == 0);
-    if (config_.write_policy == WritePolicy::kWriteThroughSelective)
-      backups_.by_policy(r.run.lock().node, restore.pages);
+  if (restore.pages > 0 && config_.write_policy == WritePolicy::kWriteThroughSelective) {
+    backups_.by_policy(r.run.lock().node, restore.pages);
   }
 }
 

@@ -75,6 +75,7 @@ class Starts {
     NodeId node;                             // at `pages`; it is at least there
     std::uint64_t pages = 0;                 // resume here
     std::uint64_t device_pages = 0;          // of full, already on the device
+    std::uint64_t device_point = 0;          // where it would resume if there were the device alone
     std::uint64_t window_from = 0;           // first page of the window
     std::vector<PageLocation> full, window;  // [0, pages), [window_from, pages)
     PageLocation state;

@@ -159,6 +159,30 @@ TEST_F(HangingClearTest, ADetachReturnsAndAnotherIsAttached) {
   EXPECT_EQ(scheduler_->storage().backend, "memory");
 }
 
+// A server that stops waits for nobody's clear or detach; what was asked for goes on.
+TEST_F(HangingClearTest, WhoWaitsIsLetGo) {
+  ASSERT_NO_FATAL_FAILURE(begin_clear());
+  std::future<Status> cleared = cleared_.get_future();
+  scheduler_->end_waits();
+  ASSERT_EQ(cleared.wait_for(kPatience / 2), std::future_status::ready);
+  EXPECT_EQ(cleared.get().code(), StatusCode::kCancelled);
+  const auto ended = std::make_shared<std::promise<Status>>();
+  std::future<Status> detached = ended->get_future();
+  ASSERT_TRUE(detaching_.post([this, ended] { ended->set_value(scheduler_->detach_storage(kPatience)); }).is_ok());
+  const TimePoint give_up = real_clock().now() + kPatience;
+  while (!scheduler_->storage().is_detaching) ASSERT_LT(real_clock().now(), give_up);
+  scheduler_->end_waits();
+  ASSERT_EQ(detached.wait_for(kPatience / 2), std::future_status::ready);
+  EXPECT_EQ(detached.get().code(), StatusCode::kCancelled);
+  EXPECT_TRUE(scheduler_->storage().is_detaching);
+  come_back();
+  while (scheduler_->storage().is_detaching) ASSERT_LT(real_clock().now(), give_up);
+  EXPECT_EQ(scheduler_->storage().backend, "");
+  EXPECT_TRUE(wait_until_none_is_retired());
+  EXPECT_TRUE(attach("memory").is_ok());
+  EXPECT_TRUE(scheduler_->quiesce(kPatience).is_ok()) << "later calls wait as ever";
+}
+
 // Nothing that the cache asked for is in flight, so the caller has it to close, and must come back from that.
 TEST_F(HangingClearTest, ADetachReturnsFromAStoreThatDoesNotClose) {
   ASSERT_TRUE(hanging_->begin_own_work().is_ok());

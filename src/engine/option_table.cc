@@ -26,6 +26,7 @@ constexpr std::array<std::string_view, 2> kLogFormats = {"text", "json"};
 // What a table of this process may be asked to hold. Far above any machine; low enough that no product overflows.
 constexpr double kMaxTokens = 1e9;
 constexpr double kMaxRequests = 65'536;
+constexpr double kMaxConnections = 65'535;
 constexpr double kMaxThreads = 256;
 constexpr double kMaxGigabytes = 1e6;
 constexpr double kMaxU64 = 18'446'744'073'709'551'615.0;
@@ -114,6 +115,11 @@ const std::array kTable = {
     OptionEntry{{"hicache-kv-on-device-only", "", "control run: KV gets no host copy"}, &O::hicache_kv_on_device_only},
     OptionEntry{{"host", "ADDRESS", "address to listen on (127.0.0.1)"}, &O::host},
     OptionEntry{{"port", "PORT", "port to listen on; 0: any free one (30000)"}, &O::port, 0, 65'535},
+    OptionEntry{
+        {"max-connections", "COUNT", "open at once; then one that waits is closed, or a new one gets 503 (768)"},
+        &O::max_connections,
+        1,
+        kMaxConnections},
     OptionEntry{{"admin-api-key", "KEY", "key that administrative requests need (none)"}, &O::admin_api_key},
     OptionEntry{{"api-key", "KEY", "key that all requests need (none)"}, &O::api_key},
     OptionEntry{{"admin-api-key-file", "FILE", "holds the key of administrative requests; or LARDER_ADMIN_API_KEY"},

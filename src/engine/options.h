@@ -54,6 +54,7 @@ struct Options {
 
   std::string host = "127.0.0.1";                // --host
   std::uint16_t port = 30000;                    // --port; 0: any free one, printed
+  std::uint32_t max_connections = 768;           // --max-connections
   std::string admin_api_key, api_key;            // --admin-api-key, --api-key
   std::string admin_api_key_file, api_key_file;  // files that hold them; read by whoever starts the server
   // --ssl-certfile, --ssl-keyfile, --ssl-ca-certs: PEM files (server/tls_files.h); without the first plain HTTP

@@ -174,7 +174,7 @@ StartAnswer RequestLoop::try_start(Sequence& sequence) {
   sequence.computed = parts_.cache->computed_tokens(*sequence.id);
   if (sequence.start_order == 0) {
     sequence.queue_seconds = seconds(parts_.clock->now() - sequence.submitted);
-    if (parts_.metrics != nullptr) parts_.metrics->started(sequence.queue_seconds);
+    if (RequestMetrics* const metrics = metrics_of(sequence)) metrics->started(sequence.queue_seconds);
   }
   sequence.start_order = next_start_++;
   return StartAnswer::kStarted;
@@ -302,9 +302,14 @@ void RequestLoop::apply(Share& share, const StepResult& result) {
   sample(s, result);
 }
 
+RequestMetrics* RequestLoop::metrics_of(const Sequence& s) const {
+  return s.request.is_probe ? nullptr : parts_.metrics;
+}
+
 // Now that what was loaded is there: a start whose load failed has reused nothing.
 void RequestLoop::count_prompt(Sequence& s) {
   s.is_counted = true;
+  if (s.request.is_probe) return;
   totals_.prompt_tokens += s.prompt;
   totals_.cached.prompt += s.cached.prompt;
   totals_.cached.device += s.cached.device;
@@ -321,11 +326,11 @@ void RequestLoop::sample(Sequence& s, const StepResult& result) {
   params.seed = s.request.seed.value_or(limits_.seed + s.ticket);
   const TokenId token = sample_token(result.logits, params, s.tokens.size());
   s.tokens.push_back(token);
-  ++totals_.completion_tokens;
+  if (!s.request.is_probe) ++totals_.completion_tokens;
   const TimePoint now = parts_.clock->now();
   if (s.completion() == 1) s.ttft_seconds = seconds(now - s.submitted);
-  if (parts_.metrics != nullptr) {
-    parts_.metrics->token(s.completion() == 1, s.completion() == 1 ? s.ttft_seconds : seconds(now - s.last_token));
+  if (RequestMetrics* const metrics = metrics_of(s)) {
+    metrics->token(s.completion() == 1, s.completion() == 1 ? s.ttft_seconds : seconds(now - s.last_token));
   }
   s.last_token = now;
 
@@ -418,7 +423,9 @@ void RequestLoop::tell_end(Sequence& s, FinishReason reason, Status status) {
   update.finish = reason;
   update.status = std::move(status);
   s.is_over = true;
-  if (parts_.metrics != nullptr) parts_.metrics->ended(is_failed, seconds(parts_.clock->now() - s.submitted));
+  if (RequestMetrics* const metrics = metrics_of(s)) {
+    metrics->ended(is_failed, seconds(parts_.clock->now() - s.submitted));
+  }
   send(s, std::move(update));
 }
 

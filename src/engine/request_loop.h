@@ -109,6 +109,8 @@ class RequestLoop {
   bool step();
   void apply(Share& share, const StepResult& result);
   void count_prompt(Sequence& sequence);
+  // Null: there are none, or this is no user's request.
+  [[nodiscard]] RequestMetrics* metrics_of(const Sequence& sequence) const;
   void sample(Sequence& sequence, const StepResult& result);
   void restart(Sequence& sequence, const Status& why);
   bool relieve_stall();

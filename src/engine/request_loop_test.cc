@@ -45,6 +45,30 @@ TEST_F(RequestLoopTest, SharesTheChunkAmongShortPrompts) {
   EXPECT_EQ(engine_->batches, expected);
 }
 
+// Somebody asks whether the engine works: no user's request.
+TEST_F(RequestLoopTest, AProbeIsInNoNumbers) {
+  make({.running = 2, .chunk_tokens = 64});
+  const std::string before = numbers_->render();
+  auto probe = std::make_unique<Sequence>();
+  probe->ticket = 7;
+  probe->tokens = {1};
+  probe->prompt = 1;
+  probe->request.max_new_tokens = 2;
+  probe->request.is_probe = true;
+  std::uint64_t told = 0;
+  probe->update = [&](const GenerateUpdate& update) { told += update.new_tokens.size(); };
+  loop_->add(std::move(probe));
+  for (int i = 0; i < 10; ++i) (void)loop_->turn();
+  EXPECT_EQ(told, 2u);
+  EXPECT_EQ(loop_->totals().prompt_tokens + loop_->totals().completion_tokens + loop_->totals().cached.prompt, 0u);
+  EXPECT_EQ(numbers_->render(), before);
+  Rng rng(1);
+  (void)add(prompt_of(rng, 10), 2);
+  run_until_over();
+  EXPECT_EQ(loop_->totals().prompt_tokens, 10u);
+  EXPECT_NE(numbers_->render(), before);
+}
+
 TEST_F(RequestLoopTest, BeginsOnlySoManyThatWait) {
   make({.running = 1, .chunk_tokens = 64});
   Rng rng(1);
@@ -301,6 +325,24 @@ TEST_F(RequestLoopTest, AStartWhoseLoadFailedIsCountedAsWhatItCameTo) {
         "larder_missed_tokens_total{model_name=\"m\",reason=\"load_failed\"} 60\n"}) {
     EXPECT_NE(numbers_->render().find(line), std::string::npos) << line << numbers_->render();
   }
+}
+
+TEST_F(RequestLoopTest, AStartThatWasRetractedBeforeItsStepIsNotCounted) {
+  make({.running = 2, .chunk_tokens = 64});
+  cache_->pages = 40;
+  Rng rng(3);
+  (void)add(prompt_of(rng, 20), 15);
+  for (int turn = 0; turn < 3; ++turn) (void)loop_->turn();
+  cache_->cached = 5;
+  const std::uint64_t left = cache_->pages - cache_->entries.begin()->second.held;
+  const Scheduler::Ticket meek = add(prompt_of(rng, left), 2);
+  (void)loop_->turn();  // it starts, and the first one needs a page of it at once
+  ASSERT_EQ(loop_->totals().retracts, 1u);
+  cache_->cached = 0;
+  run_until_over(100);
+  EXPECT_EQ(heard_[meek].last.cached.cached(), 0u);
+  EXPECT_EQ(loop_->totals().prompt_tokens, 20 + left);
+  EXPECT_EQ(loop_->totals().cached.cached(), 0u);
 }
 
 // One load fails in each of a request's lives, and more important ones take its room again and again.

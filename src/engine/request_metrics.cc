@@ -48,8 +48,10 @@ RequestMetrics::RequestMetrics(MetricsRegistry& m, const std::string& model_name
           m.histogram("sglang:queue_time_seconds", "From submit to the start", latency_bounds_seconds(), labels_)),
       running_(m.gauge("sglang:num_running_reqs", "Requests running", labels_)),
       queued_(m.gauge("sglang:num_queue_reqs", "Requests waiting", labels_)),
-      used_tokens_(m.gauge("sglang:num_used_tokens", "Device KV in use, tokens", labels_)),
-      token_usage_(m.gauge("sglang:token_usage", "Share of the device KV in use", labels_)),
+      used_tokens_(m.gauge("sglang:num_used_tokens",
+                           "Tokens of device KV that requests use; what is only cached counts as free", labels_)),
+      token_usage_(
+          m.gauge("sglang:token_usage", "sglang:num_used_tokens as a share of what fits on the device", labels_)),
       hit_rate_(m.gauge("sglang:cache_hit_rate", "Share of prompt tokens that were cached, since the start", labels_)),
       host_used_(m.gauge("sglang:hicache_host_used_tokens", "Tokens of KV on the host", labels_)),
       host_total_(m.gauge("sglang:hicache_host_total_tokens", "Tokens of KV that fit on the host", labels_)),
@@ -206,7 +208,7 @@ void RequestMetrics::publish_tiers(const SchedulerStats& stats, std::uint32_t pa
   for (const TierUsage& usage : stats.tiers) {
     set_tier_bytes(usage);
     if (usage.component != "full") continue;
-    const auto used = static_cast<double>(usage.slots * page_size);
+    const auto used = static_cast<double>((usage.slots - std::min(usage.slots, usage.evictable)) * page_size);
     const auto total = static_cast<double>(usage.capacity * page_size);
     if (usage.tier == "device") {
       used_tokens_.set(used);

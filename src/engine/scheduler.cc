@@ -104,8 +104,9 @@ Status SchedulerImpl::check_prompt(const std::vector<TokenId>& tokens, std::uint
   return Status::ok();
 }
 
-Status SchedulerImpl::check_request(const GenerateRequest& r) const {
-  LARDER_RETURN_IF_ERROR(check_prompt(r.tokens, r.max_new_tokens));
+namespace {
+
+Status check_sampling(const GenerateRequest& r) {
   if (!(r.temperature >= 0 && std::isfinite(r.temperature))) {
     return invalid_argument("temperature must be a number of at least 0");
   }
@@ -113,8 +114,11 @@ Status SchedulerImpl::check_request(const GenerateRequest& r) const {
   return Status::ok();
 }
 
+}  // namespace
+
 Result<Scheduler::Ticket> SchedulerImpl::submit(GenerateRequest request, Update update) {
-  LARDER_RETURN_IF_ERROR(check_request(request));
+  LARDER_RETURN_IF_ERROR(check_prompt(request.tokens, request.max_new_tokens));
+  LARDER_RETURN_IF_ERROR(check_sampling(request));
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = std::move(request.tokens);
   sequence->prompt = sequence->tokens.size();

@@ -37,6 +37,7 @@ struct GenerateRequest {
   std::string adapter, salt;
   std::int32_t priority = 0;
   std::optional<bool> will_return{};  // BeginRequest
+  bool is_probe = false;              // asks whether the engine works: no user's, and not in the numbers
 };
 
 enum class FinishReason : std::uint8_t { kRunning, kLength, kStop, kAbort };
@@ -56,6 +57,7 @@ struct TierUsage {
   std::string tier;       // "device", "host", "storage"
   std::string component;  // "full", ...; "" for storage totals
   std::uint64_t slots = 0, capacity = 0, bytes = 0, capacity_bytes = 0;
+  std::uint64_t evictable = 0;  // device: of the slots, those cached that nobody uses
 };
 // Where routers hear of pages that come and go.
 struct KvEventsView {
@@ -138,12 +140,17 @@ class Scheduler {
   [[nodiscard]] virtual Result<PreparedStorage> prepare_storage(const AttachRequest& request, Nanos limit) = 0;
   [[nodiscard]] virtual Result<PreparedStorage> switch_storage(PreparedStorage next, Nanos limit) = 0;
   virtual void retire_storage(PreparedStorage previous) = 0;
-  // Drops every page of the attached store. kInvalidArgument: none is attached.
+  // Drops every page of the attached store, of all models: what adapters and tenants of a model are stored, nobody can
+  // tell, as their namespaces are hashes. kInvalidArgument: none is attached.
   [[nodiscard]] virtual Status clear_storage(Nanos limit) = 0;
   // As stats(): does not block for long.
   [[nodiscard]] virtual StorageView storage() = 0;
   // kInvalidArgument: a prompt that submit() refuses, whatever its max_new_tokens.
   [[nodiscard]] virtual Result<Explanation> explain(const GenerateRequest& request, Nanos limit) = 0;
+  // Who waits in flush(), quiesce(), detach_storage(), clear_storage() or explain() gets kCancelled soon; what they
+  // asked for may still be carried out. Calls that begin later wait as ever. An attach goes on while it opens its
+  // backend.
+  virtual void end_waits() = 0;
   // Never blocks for long: when the loop is busy with a long step, the answer is that of an earlier call.
   [[nodiscard]] virtual SchedulerStats stats() = 0;
   // kInternal: an exception has ended the loop, for good. Its requests have ended with this status, and every call gets

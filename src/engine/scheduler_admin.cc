@@ -30,6 +30,7 @@ void add_device_usage(const Composition& parts, SchedulerStats& stats) {
     usage.component = component_name(c);
     usage.capacity = parts.device_pools->slots(c).capacity();
     usage.slots = usage.capacity - parts.device_pools->free_slots(c);
+    usage.evictable = parts.cache->tree().counts(c, Tier::kDevice).evictable();
     usage.bytes = usage.slots * model.slot_bytes(c);
     usage.capacity_bytes = usage.capacity * model.slot_bytes(c);
     stats.tiers.push_back(std::move(usage));
@@ -401,20 +402,24 @@ void SchedulerImpl::set_policies(const AttachRequest& request) {
 }
 
 Status SchedulerImpl::detach_storage(Nanos limit) {
-  using Owned = std::shared_ptr<std::unique_ptr<StoragePipeline>>;
+  // From the loop to the caller, who may leave at any moment: whoever comes second to is_met has the storage.
+  struct HandOver {
+    std::unique_ptr<StoragePipeline> storage;
+    std::atomic<bool> is_met{false};
+  };
+  const auto hand = std::make_shared<HandOver>();
   const TimePoint deadline = clock_.now() + limit;
-  const auto has_left = std::make_shared<std::atomic<bool>>(false);  // the caller
-  Result<Owned> detached = call<Owned>(
-      [this, deadline, has_left](const Promise<Owned>& promise) {
-        if (!parts_->storage) return promise->set_value(nullptr);
+  const Status detached = call_status(
+      [this, deadline, hand](const Promise<Done>& promise) {
+        if (!parts_->storage) return promise->set_value({});
         if (!is_detaching_) {
           parts_->cache->detach_storage();
           ++detaches_;
         }
         is_detaching_ = true;
-        const auto try_now = [this, promise, has_left, number = detaches_] {
+        const auto try_now = [this, promise, hand, number = detaches_] {
           if (!is_detaching_ || detaches_ != number) {  // another caller of it has ended it; what is attached now stays
-            promise->set_value(nullptr);
+            promise->set_value({});
             return true;
           }
           const bool is_clearing = std::any_of(clears_.begin(), clears_.end(), [this](const Clear& clear) {
@@ -422,10 +427,10 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
           });
           if (is_clearing || !parts_->cache->storage_idle()) return false;
           is_detaching_ = false;
-          if (has_left->load()) parts_->retire(std::move(parts_->storage));
-          auto let_go = std::make_shared<std::unique_ptr<StoragePipeline>>(std::move(parts_->storage));
+          hand->storage = std::move(parts_->storage);
+          if (hand->is_met.exchange(true)) parts_->retire(std::move(hand->storage));
           (void)view_storage();
-          promise->set_value(std::move(let_go));
+          promise->set_value({});
           return true;
         };
         const auto expire = [this, promise] {  // right after a try_now that found it under way
@@ -433,18 +438,17 @@ Status SchedulerImpl::detach_storage(Nanos limit) {
           log_warning("engine/storage", "detached with operations in flight; they keep their buffers until they end");
           parts_->retire(std::move(parts_->storage));
           (void)view_storage();
-          promise->set_value(nullptr);
+          promise->set_value({});
         };
         waiters_.push_back({deadline, try_now, expire});
       },
       limit);
-  has_left->store(!detached.is_ok());
-  if (!detached.is_ok()) return detached.status();
+  if (!detached.is_ok() && !hand->is_met.exchange(true)) return detached;
   log_info("engine/storage", "detached");
-  if (*detached == nullptr || **detached == nullptr) return Status::ok();
+  if (hand->storage == nullptr) return Status::ok();
   // Here, on the caller's thread, so that who detaches finds the store closed; but not for ever.
   PreparedStorage last;
-  last.backend = std::move(**detached);
+  last.backend = std::move(hand->storage);
   (void)last.backend->close(std::max(deadline - clock_.now(), kDrainLimit));
   retire_storage(std::move(last));
   return Status::ok();
@@ -466,8 +470,9 @@ Status SchedulerImpl::clear_storage(Nanos limit) {
         clears_.push_back({parts_->storage.get(), std::move(has_ended)});
       },
       limit);
-  if (cleared.is_ok()) log_info("engine/storage", "cleared: every page of this model is gone");
-  if (cleared.code() == StatusCode::kDeadlineExceeded) return cleared;  // the loop sees its end when it comes
+  if (cleared.is_ok()) log_info("engine/storage", "cleared: every page of the store is gone, of all models");
+  const bool has_left = cleared.code() == StatusCode::kDeadlineExceeded || cleared.code() == StatusCode::kCancelled;
+  if (has_left) return cleared;  // the loop sees its end when it comes
   // The loop has seen its end when this returns; a loop that is busy sees it later.
   (void)call_status(
       [this](const Promise<Done>& promise) {

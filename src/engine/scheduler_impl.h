@@ -46,6 +46,9 @@ enum class CommandKind : std::uint8_t { kLooks, kChanges };
   return std::min(limit, kLongest) + (kind == CommandKind::kLooks ? Nanos{0} : kGrace);
 }
 
+// How long a call waits before it looks whether anybody wants its answer still.
+constexpr Nanos kWaitSlice = std::chrono::milliseconds(100);
+
 class SchedulerImpl final : public Scheduler {
  public:
   SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr<ReferenceEngine> engine, Clock& clock,
@@ -67,6 +70,7 @@ class SchedulerImpl final : public Scheduler {
   [[nodiscard]] Status clear_storage(Nanos limit) override;
   [[nodiscard]] StorageView storage() override;
   [[nodiscard]] Result<Explanation> explain(const GenerateRequest& request, Nanos limit) override;
+  void end_waits() override { ended_waits_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] SchedulerStats stats() override;
   [[nodiscard]] Status health() const override LARDER_EXCLUDES(mutex_);
   [[nodiscard]] const ModelSpec& model() const override { return parts_->model; }
@@ -93,7 +97,6 @@ class SchedulerImpl final : public Scheduler {
   template <class T>
   using Promise = std::shared_ptr<std::promise<T>>;  // shared: std::function wants copies
 
-  [[nodiscard]] Status check_request(const GenerateRequest& request) const;
   [[nodiscard]] Status check_prompt(const std::vector<TokenId>& tokens, std::uint64_t max_new_tokens) const;
   [[nodiscard]] Status post(Command command) LARDER_EXCLUDES(mutex_);
   void leave(Leaving one) LARDER_EXCLUDES(mutex_);
@@ -155,11 +158,14 @@ class SchedulerImpl final : public Scheduler {
   Status failure_ LARDER_GUARDED_BY(mutex_);  // not ok: stopping because of an exception
   SchedulerStats last_stats_ LARDER_GUARDED_BY(mutex_);
 
+  std::atomic<std::uint64_t> ended_waits_{0};  // relaxed: a wait that just misses it ends when asked again
+
   std::unique_ptr<ThreadPoolExecutor> thread_;  // last: it ends before what it uses
 };
 
 template <class T>
 Result<T> SchedulerImpl::call(std::function<void(Promise<T>)> ask, Nanos limit, CommandKind kind) {
+  const std::uint64_t turn = ended_waits_.load(std::memory_order_relaxed);
   auto promise = std::make_shared<std::promise<T>>();
   std::future<T> answer = promise->get_future();
   const auto thrown = std::make_shared<Status>();  // the loop's until the promise is dead
@@ -172,8 +178,12 @@ Result<T> SchedulerImpl::call(std::function<void(Promise<T>)> ask, Nanos limit, 
       *thrown = internal_error("the scheduler could not answer: " + exception_text());
     }
   }));
-  if (answer.wait_for(answer_wait(limit, kind)) != std::future_status::ready) {
-    return deadline_exceeded("the scheduler is busy; the request may still be carried out");
+  for (Nanos left = answer_wait(limit, kind); answer.wait_for(std::min(left, kWaitSlice)) != std::future_status::ready;
+       left -= kWaitSlice) {
+    if (left <= kWaitSlice) return deadline_exceeded("the scheduler is busy; the request may still be carried out");
+    if (ended_waits_.load(std::memory_order_relaxed) != turn) {
+      return cancelled("nobody waits any more; the request may still be carried out");
+    }
   }
   try {
     return answer.get();

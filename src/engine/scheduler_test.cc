@@ -426,10 +426,14 @@ TEST_F(SchedulerTest, PublishesTheReferencesMetricNames) {
         "sglang:inter_token_latency_seconds_count{model_name=\"my-model\"} 4",
         "sglang:num_running_reqs{model_name=\"my-model\"} 0", "sglang:hicache_host_total_tokens",
         "sglang:hicache_host_used_tokens", "sglang:prefetched_tokens_total", "sglang:backuped_tokens_total",
-        "sglang:load_back_tokens_total", "sglang:cache_hit_rate", "sglang:token_usage",
+        "sglang:load_back_tokens_total", "sglang:cache_hit_rate", "sglang:num_used_tokens{model_name=\"my-model\"} 0\n",
+        "sglang:token_usage{model_name=\"my-model\"} 0\n",
         "larder_tier_used_bytes{component=\"swa\",model_name=\"my-model\",tier=\"host\"}"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line;
   }
+  // What is cached fills the tier, and is no use of it.
+  EXPECT_EQ(text.find("larder_tier_used_bytes{component=\"full\",model_name=\"my-model\",tier=\"device\"} 0\n"),
+            std::string::npos);
 }
 
 TEST_F(SchedulerTest, RefusesWhatCannotRun) {

@@ -185,6 +185,61 @@ TEST_P(CacheShapes, ExplainLeavesOutWhatIsTooShortToFetch) {
   }
 }
 
+// Each tier counts for what it adds to the restore point of those above it: KV that no window goes with adds nothing.
+TEST(CacheAccount, WindowsThatStorageAloneHasAreItsOwn) {
+  HarnessOptions o = eager_options(Shape::kFullSwa);
+  o.device = {32, 32, 8};
+  o.host_slots = 87;
+  Harness h(o);
+  for (const std::size_t tokens : {60u, 100u}) (void)h.run(prompt_of(tokens), 1), h.settle();
+  for (TokenId first = 10; first < 12; ++first) (void)h.run(prompt_of(60, first), 1), h.settle();
+  const std::optional<Explanation> got = explain_of(h, prompt_of(60));
+  ASSERT_TRUE(got.has_value());
+  for (const ExplainLine& line : got->pools) {
+    ASSERT_EQ(line.host_pages, line.component == "full" ? 14u : 0u);
+  }
+  ASSERT_EQ(got->device_restore_pages, got->host_restore_pages);
+  const CachedTokens cached = h.run(prompt_of(60), 4);
+  EXPECT_EQ(cached.cached(), 56u);
+  EXPECT_EQ(cached.device, got->device_restore_pages * h.model.page_size);
+  EXPECT_EQ(cached.host, 0u);
+  EXPECT_GT(cached.storage, 0u);
+  EXPECT_EQ(h.failure, "");
+}
+
+// A prompt that parts from another inside a node has nothing of what that keeps behind the fork, or at its end.
+TEST(CacheExplain, AnothersStateIsNotThisPrompts) {
+  HarnessOptions o = eager_options(Shape::kFullMamba);
+  o.config.checkpoint_grid = 0;
+  Harness h(o);
+  store_only(h, prompt_of(60));
+  std::vector<TokenId> other = prompt_of(17);
+  for (std::size_t i = 14; i < other.size(); ++i) other[i] += 100;
+  (void)h.run(other, 1);  // three pages and a half of the first, and a state at its own fourth
+  h.settle();
+  const std::optional<Explanation> got = explain_of(h, prompt_of(40));
+  ASSERT_TRUE(got && got->has_storage_answer);
+  EXPECT_EQ(got->storage_restore_pages, 0u) << got->storage_reason;
+  for (const ExplainLine& line : got->pools) {
+    EXPECT_EQ(line.restore_pages, line.component == "mamba" ? 0u : 9u) << line.pool;
+  }
+  EXPECT_EQ(h.run(prompt_of(40), 1).cached(), 0u);
+  EXPECT_EQ(h.failure, "");
+}
+
+TEST(CacheExplain, AnothersWindowIsNotThisPrompts) {
+  HarnessOptions o = eager_options(Shape::kFullSwa);
+  o.storage = false;
+  Harness h(o);
+  std::vector<TokenId> other = prompt_of(17);
+  for (std::size_t i = 14; i < other.size(); ++i) other[i] += 100;
+  (void)h.run(other, 1);
+  const std::optional<Explanation> got = explain_of(h, prompt_of(40));
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->host_restore_pages, 3u);
+  for (const ExplainLine& line : got->pools) EXPECT_EQ(line.restore_pages, 3u) << line.pool;
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, CacheShapes,
                          ::testing::Values(Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll,
                                            Shape::kFullSidecar),

@@ -444,6 +444,34 @@ TEST(CacheCorner, StepThatDoesNotComplete) {
   }
 }
 
+// The request goes on: the step is computed again, shorter, from where it began.
+TEST(CacheCorner, StepThatIsCancelledAndComputedAgain) {
+  for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
+    for (int steps = 1; steps < 12; ++steps) {
+      Harness h(eager_options(shape));
+      (void)h.run(prompt_of(21), 2);
+      h.settle();
+      Harness::Job job = h.begin(prompt_of(41), 8);
+      for (int i = 0; !h.done(job) && h.failure.empty();) {
+        if (i == steps) {
+          (void)h.advance(job, 6, {.leave = 0, .completes = false});
+          h.cancel_open(job);
+        }
+        if (h.advance(job, 3)) {
+          ++i;
+        } else {
+          (void)h.run_background(10);
+        }
+      }
+      EXPECT_EQ(job.cached.cached(), 20u);
+      h.finish(job);
+      EXPECT_EQ(h.run(prompt_of(45), 2).cached(), 40u) << shape_name(shape) << " after " << steps << " steps";
+      h.settle();
+      ASSERT_EQ(h.check_clean(), "") << shape_name(shape) << " after " << steps << " steps";
+    }
+  }
+}
+
 // As few states as create() takes: a fork, the end of the prompt and the last boundary fall into one step.
 TEST(CacheCorner, FewestStatesStillFinish) {
   for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {

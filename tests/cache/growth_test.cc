@@ -155,6 +155,33 @@ TEST(CacheGrowth, ResumesAtTheEndOfWhatItComputed) {
   }
 }
 
+// A start that came to nothing is no answer: the next one finds what is there by then.
+TEST(CacheGrowth, AStartWithoutAStepIsToldAnew) {
+  for (const Shape shape : {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
+    SCOPED_TRACE(shape_name(shape));
+    Harness h(small_device(shape, 40));
+    (void)h.run(prompt_of(60), 1);
+    h.settle();
+    Harness::Job job = h.begin(prompt_of(60), 20);
+    ASSERT_TRUE(h.advance(job, 16)) << h.refusal;
+    EXPECT_EQ(job.cached.cached(), 56u);
+    h.retract(job);
+    (void)h.cache->flush();
+    ASSERT_TRUE(h.advance(job, 16)) << h.refusal;
+    EXPECT_EQ(job.resumed, 0u);
+    EXPECT_EQ(job.cached.cached(), 0u);
+    EXPECT_EQ(miss_reason_name(job.cached.miss.reason), "flushed");
+    ASSERT_TRUE(grow_to(h, job, 70)) << h.refusal << h.failure;
+    h.retract(job);
+    ASSERT_TRUE(grow_to(h, job, 1));
+    EXPECT_GT(job.resumed, 60u);
+    EXPECT_EQ(job.cached.cached(), 0u) << "it has computed with that";
+    h.finish(job);
+    h.settle();
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
 TEST(CacheGrowth, RetractInEveryPhase) {
   Harness h(small_device(Shape::kFullMamba, 64));
   EXPECT_EQ(h.cache->retract(RequestId(77)).code(), StatusCode::kNotFound);

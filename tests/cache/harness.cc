@@ -152,6 +152,7 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
     }
     job.cached = *cached;
     job.started = true;
+    job.spoilt = {};
     job.computed = cache->computed_tokens(job.id);
     job.resumed = job.computed;
     if (job.retracts == 0 && job.computed != job.cached.cached()) failure = "computed and cached tokens differ";
@@ -175,7 +176,7 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
     if (job.retracts == 0) job.tokens = job.prompt;
     return true;
   }
-  if (job.computed == job.resumed) check_restored(job, *grant);
+  if (take_back(job) || job.computed == job.resumed) check_restored(job, *grant);
   until -= std::min(habit.leave, until - job.computed - 1);
   const std::uint32_t ps = model.page_size;
   for (std::uint64_t page = job.computed / ps; page * ps < until; ++page) {
@@ -190,6 +191,7 @@ bool Harness::advance(Job& job, std::uint64_t chunk, StepHabit habit) {
   }
   if (!habit.completes) {
     job.open.push_back(grant->token);
+    job.spoilt = grant->pages->state;
     return true;
   }
   job.computed = until;
@@ -218,6 +220,15 @@ void Harness::write_page(const Job& job, ComponentKind c, std::uint64_t page, De
 
 void Harness::write_state(const Job& job, std::uint64_t position, DeviceSlot slot) {
   fill(job, ComponentKind::kMamba, position, slot, false);
+}
+
+// A step that was cancelled has changed the working state, and the cache has no copy of what that was: the engine goes
+// back. As late as can be, so that whoever takes that state for the request's meanwhile is seen; and where the step had
+// it, so that it is seen if the request has been given another.
+bool Harness::take_back(Job& job) {
+  if (!job.spoilt.valid() || !job.open.empty()) return false;
+  write_state(job, job.computed, std::exchange(job.spoilt, {}));
+  return true;
 }
 
 void Harness::check_restored(const Job& job, const StepGrant& grant) {

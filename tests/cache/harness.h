@@ -73,6 +73,7 @@ class Harness {
     std::uint64_t resumed = 0;  // tokens that the last start gave back
     int retracts = 0;
     std::vector<StepToken> open;  // that advance() did not complete
+    DeviceSlot spoilt;            // its working state, which such a step has changed
     // Copies of its page table that know what grants say has changed: all of them, and some.
     pool_test::StaleTable table, late_table;
     int restarts = 0;
@@ -118,6 +119,7 @@ class Harness {
   [[nodiscard]] bool wait_for_gate(const StepGrant& grant);
   void write_page(const Job& job, ComponentKind c, std::uint64_t page, DeviceSlot slot);
   void write_state(const Job& job, std::uint64_t position, DeviceSlot slot);
+  [[nodiscard]] bool take_back(Job& job);
   void check_restored(const Job& job, const StepGrant& grant);
   // Writes what the slot must hold, or compares.
   void fill(const Job& job, ComponentKind c, std::uint64_t tokens, DeviceSlot slot, bool check);

@@ -43,8 +43,9 @@ struct Load {
 };
 
 struct HitRate {
-  std::uint64_t prompt = 0, device = 0, cached = 0;  // tokens
-  std::string failure;                               // empty: all went well
+  // Tokens. device: of those cached, whose KV the device had; window and state may have come from the host.
+  std::uint64_t prompt = 0, device = 0, cached = 0;
+  std::string failure;  // empty: all went well
   // Percent of the prompts' tokens.
   [[nodiscard]] double on_device() const { return 100.0 * static_cast<double>(device) / static_cast<double>(prompt); }
   [[nodiscard]] double total() const { return 100.0 * static_cast<double>(cached) / static_cast<double>(prompt); }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/cache/harness.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder::test {
 namespace {
@@ -231,6 +232,73 @@ TEST(Miss, EvictedFromStorage) {
   ASSERT_EQ(name_of(again), "evicted");
   EXPECT_EQ(again.miss.tier, LostFrom::kStorage);
   h.settle();
+}
+
+// Storage that has no windows any more.
+class WithoutWindows final : public support::PassingBackend {
+ public:
+  using PassingBackend::PassingBackend;
+  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
+    return inner_->submit_exists(std::move(request), [done](ExistsResult found) {
+      std::erase_if(found.presence, [](const PoolPresence& of) { return of.pool == PoolName::kSwa; });
+      done(std::move(found));
+    });
+  }
+};
+
+// It has the pages that left the host. What it lacks is a restore point before the prompts part.
+TEST(Miss, StorageHasFullAndNoState) {
+  for (const Shape shape : {Shape::kFullMamba, Shape::kAll}) {
+    SCOPED_TRACE(shape_name(shape));
+    HarnessOptions o = miss_options(shape, true);
+    o.config.checkpoint_grid = 0;
+    Harness h(o);
+    store_only(h, prompt_of(60));
+    const CachedTokens other = h.run(parting(prompt_of(60), 30), 4);
+    EXPECT_EQ(other.cached(), 0u);
+    EXPECT_EQ(name_of(other), "no_checkpoint") << miss_sentence(other.miss);
+    EXPECT_EQ(other.miss.component, ComponentKind::kMamba);
+    EXPECT_EQ(other.miss.at_token, 0u);
+    h.settle();
+    EXPECT_EQ(h.failure, "");
+  }
+}
+
+TEST(Miss, StorageHasFullAndNoWindow) {
+  for (const Shape shape : {Shape::kFullSwa, Shape::kAll}) {
+    SCOPED_TRACE(shape_name(shape));
+    HarnessOptions o = miss_options(shape, true);
+    o.wrap_backend = [](std::unique_ptr<StorageBackend> inner) {
+      return std::make_unique<WithoutWindows>(std::move(inner));
+    };
+    Harness h(o);
+    store_only(h, prompt_of(60));
+    const CachedTokens again = h.run(prompt_of(60), 4);
+    EXPECT_EQ(name_of(again), "no_checkpoint") << miss_sentence(again.miss);
+    EXPECT_EQ(again.miss.component, ComponentKind::kSwa);
+    h.settle();
+    EXPECT_EQ(h.failure, "");
+  }
+}
+
+// The tree knows nothing of what another process has stored.
+TEST(Miss, WhatOnlyStorageKnowsHasNoState) {
+  HarnessOptions o = miss_options(Shape::kFullMamba, true);
+  o.config.checkpoint_grid = 0;
+  Harness first(o);
+  store_only(first, prompt_of(60));
+  o.storage = false;
+  Harness second(o);
+  ASSERT_TRUE(second.cache->attach_storage(*first.backend).is_ok());
+  Harness::Job other = second.begin(parting(prompt_of(60), 30), 4);
+  for (int i = 0; i < 100 && !second.advance(other, 16); ++i) {
+    (void)first.executor.run_all();
+    (void)second.run_background(100);
+  }
+  ASSERT_TRUE(other.started) << second.refusal;
+  EXPECT_EQ(name_of(other.cached), "no_checkpoint") << miss_sentence(other.cached.miss);
+  EXPECT_EQ(other.cached.miss.component, ComponentKind::kMamba);
+  second.cache->abort(other.id);
 }
 
 TEST(Miss, TooLittleToFetch) {

@@ -473,7 +473,7 @@ TEST_F(AheadOfLoads, WhatComesAfterAStepMayBeAStateAlone) {
     push_out(9);
     hold_loads();
     const Ended ended = end_a_step();
-    ASSERT_EQ(ended.job.cached.device, 40u);
+    ASSERT_EQ(ended.job.cached.host, 40u) << "without its state the device alone gives nothing";
     (void)h_->run_background(1000);
     ASSERT_FALSE(ended.gate->finished());
     const Harness::Job other = started(prompt_of(52), 2);

@@ -176,6 +176,32 @@ TEST(StorageMarks, DetachLeavesNoReadThatWasGivenUp) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// A read has brought its pages, and before they are adopted an operator empties the storage: it has them no longer.
+TEST(StorageMarks, WhatWasReadBeforeAClearIsStoredAnew) {
+  for (const Shape shape : {Shape::kFull, Shape::kFullMamba, Shape::kAll}) {
+    Harness h(eager_options(shape));
+    store_only(h, prompt_of(60));
+    h.backend->script = [](Call c, std::size_t) { return hold(c, Call::kRead); };
+    Harness::Job job = h.begin(prompt_of(60), 4);
+    look(h);
+    h.backend->script = {};
+    ASSERT_EQ(h.backend->release(), 1u) << shape_name(shape);
+    (void)h.executor.run_all();  // its end is known in the next poll
+    ASSERT_TRUE(h.backend->submit_clear(nullptr, [](Status) {}).is_ok());
+    (void)h.executor.run_all();
+    h.cache->storage_cleared();
+    look(h);
+    EXPECT_EQ(h.cache->counters().prefetched, 14u) << shape_name(shape);
+    h.cache->abort(job.id);
+    h.settle();
+    (void)h.cache->flush();
+    EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u) << shape_name(shape);
+    h.settle();
+    EXPECT_EQ(h.failure, "");
+    EXPECT_EQ(h.check_clean(), "");
+  }
+}
+
 TEST(StorageMarks, ExplanationEndsWithTheCache) {
   Harness h(eager_options(Shape::kFull));
   h.backend->script = [](Call c, std::size_t) { return hold(c, Call::kExists); };

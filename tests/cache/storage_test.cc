@@ -284,6 +284,28 @@ TEST(StorageTerms, WritesNameTheParentOfEachPage) {
   }
 }
 
+TEST(StorageTerms, WritesAreDurableIfTheConfigurationSaysSo) {
+  for (const bool is_durable : {false, true}) {
+    HarnessOptions o = eager_options(Shape::kFullMamba);
+    o.config.storage_durable = is_durable;
+    Harness h(o);
+    std::size_t writes = 0;
+    h.backend->saw_write = [&](const WriteRequest& request) {
+      ++writes;
+      EXPECT_EQ(request.durable, is_durable);
+    };
+    h.backend->script = [](Call c, std::size_t number) {
+      return c == Call::kWrite && number == 0 ? Fault::kFail : Fault::kNone;
+    };
+    (void)h.run(prompt_of(60), 4);
+    for (int i = 0; i < 5; ++i) {
+      h.settle();
+      h.clock.advance(seconds(10));
+    }
+    EXPECT_GT(writes, 1u) << "and once more after a failure";
+  }
+}
+
 TEST(StorageTerms, ReadsSayWhoWaitsAndUntilWhen) {
   for (const PrefetchPolicy policy :
        {PrefetchPolicy::kBestEffort, PrefetchPolicy::kWaitComplete, PrefetchPolicy::kTimeout}) {

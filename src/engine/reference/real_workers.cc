@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/reference/real_workers.h"
 
+#include <utility>
+
 namespace larder::reference {
 namespace {
 
@@ -46,13 +48,21 @@ void Workers::run(std::size_t tasks, double cost, const Task& task) {
   LockGuard guard(mutex_);
   job_ = nullptr;
   while (active_ > 0) done_.wait(mutex_);
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
+// An exception must leave neither a thread, which would end the process, nor run() while others still use the task.
 void Workers::take_tasks(const Task& task, std::size_t tasks, std::size_t worker) {
-  for (;;) {
-    const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
-    if (i >= tasks) return;
-    task(i, worker);
+  try {
+    for (;;) {
+      const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
+      if (i >= tasks) return;
+      task(i, worker);
+    }
+  } catch (...) {
+    next_.store(tasks, std::memory_order_relaxed);  // the others need not begin what is left
+    LockGuard guard(mutex_);
+    if (!failure_) failure_ = std::current_exception();
   }
 }
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -29,13 +30,14 @@ class Workers {
   [[nodiscard]] std::size_t size() const { return threads_.size() + 1; }
 
   // Calls task(i, worker) for i in [0, tasks), and returns when all are done. cost: rough operations of all tasks
-  // together; a stage too small to be worth waking a thread (about 20 us) runs here.
+  // together; a stage too small to be worth waking a thread (about 20 us) runs here. What a task throws comes out of
+  // here once no task runs any more, the first if several threw; some may never have begun.
   void run(std::size_t tasks, double cost, const Task& task) LARDER_EXCLUDES(mutex_);
 
  private:
   void end() LARDER_EXCLUDES(mutex_);  // joins
   void work(std::size_t worker) LARDER_EXCLUDES(mutex_);
-  void take_tasks(const Task& task, std::size_t tasks, std::size_t worker);
+  void take_tasks(const Task& task, std::size_t tasks, std::size_t worker) LARDER_EXCLUDES(mutex_);
 
   RankedMutex mutex_{LockRank::kExecutor};
   RankedCondition changed_;                              // a job came, or stopping_
@@ -44,6 +46,7 @@ class Workers {
   std::size_t job_tasks_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t epoch_ LARDER_GUARDED_BY(mutex_) = 0;
   std::size_t active_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::exception_ptr failure_ LARDER_GUARDED_BY(mutex_);  // of this stage, the first
   bool stopping_ LARDER_GUARDED_BY(mutex_) = false;
   std::atomic<std::size_t> next_{0};  // next task; results are published by mutex_
   std::vector<std::thread> threads_;
