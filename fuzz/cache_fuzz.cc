@@ -3,9 +3,12 @@
 // every byte must be (tests/cache/harness.h).
 //
 // Fed: the shape of a model, sizes, policies; then calls: begin a request with some history's tokens, move one by a
-// chunk, abort, run background tasks, let time pass, flush, attach and detach storage, change policies.
+// chunk, abort, run background tasks, let time pass, flush, attach, detach and clear storage, change policies.
 // Checked: every byte that a request resumes from is what its tokens, tenant and position say; the cache's invariants
 // after every call; everyone who began gets to the end; after a flush no slot of any tier is taken or leased.
+#include <memory>
+#include <utility>
+
 #include "base/log.h"
 #include "fuzz/fuzz_input.h"
 #include "tests/cache/harness.h"
@@ -35,7 +38,7 @@ HarnessOptions read_options(FuzzInput& input) {
   o.config.load_back_threshold = slots(0, 12);
   o.config.chunked_prefill_tokens = 16;
   o.config.checkpoint_grid = slots(0, 2) * 16;
-  o.config.eviction_policy = static_cast<EvictionPolicy>(input.below(7));
+  o.config.eviction_policy = static_cast<EvictionPolicy>(input.below(kEvictionPolicyCount));
   o.config.exclusive_tiers = input.below(3) == 0;
   o.config.max_operations = slots(8, 64);
   o.config.decode_headroom_tokens = slots(1, 12);
@@ -47,6 +50,7 @@ class World {
   explicit World(FuzzInput& input) : harness_(read_options(input)), attached_(harness_.options.storage) {}
 
   void step(FuzzInput& input) {
+    if (std::exchange(*is_cleared_, false)) harness_.cache->storage_cleared();
     const std::uint64_t call = input.below(16);
     if (call < 3 && jobs_.size() < 5) {
       begin(input);
@@ -134,7 +138,7 @@ class World {
     if (how == 1) jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(at));
   }
   void rare(FuzzInput& input) {
-    switch (input.below(5)) {
+    switch (input.below(6)) {
       case 0: (void)harness_.cache->flush(); return;
       case 1:
         harness_.cache->set_policies(static_cast<PrefetchPolicy>(input.below(3)),
@@ -146,6 +150,7 @@ class World {
         if (job != nullptr && job->started) harness_.retract(*job);
         return;
       }
+      case 5: return clear();
       default: break;
     }
     if (!harness_.backend) return;
@@ -156,6 +161,12 @@ class World {
       fuzz_check(status.is_ok(), "storage is not attached: " + status.to_string());
     }
     attached_ = !attached_;
+  }
+  // The cache hears of it in a later step, as from an operator.
+  void clear() {
+    if (!harness_.backend) return;
+    const auto ended = [is_cleared = is_cleared_](const Status& status) { *is_cleared = status.is_ok(); };
+    (void)harness_.backend->submit_clear(nullptr, ended);
   }
   void check_failure() {
     if (!harness_.failure.empty()) fuzz_check(false, harness_.failure);
@@ -168,6 +179,7 @@ class World {
 
   Harness harness_;
   bool attached_;
+  const std::shared_ptr<bool> is_cleared_ = std::make_shared<bool>(false);
   std::vector<Harness::Job> jobs_;
   std::vector<std::vector<TokenId>> history_;
 };

@@ -13,6 +13,30 @@ bool has_failure(const std::vector<Status>& failures, std::size_t i) {
   return i < failures.size() && !failures[i].is_ok();
 }
 
+// Submits the items that do not fail, with all that the request says of them, and answers for all.
+template <class Request, class Item, class Result, class Done, class Submit>
+void pass_on(Request& request, std::vector<Item> Request::*items, std::vector<Status> Result::*statuses,
+             const std::vector<Status>& failures, Done done, const Submit& submit) {
+  const std::vector<Item> all = std::exchange(request.*items, {});
+  std::vector<std::size_t> places;
+  Result result;
+  result.*statuses = failures;
+  (result.*statuses).resize(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (has_failure(failures, i)) continue;
+    places.push_back(i);
+    (request.*items).push_back(all[i]);
+  }
+  const auto merge = [result, statuses, places, done](const Result& inner) mutable {
+    for (std::size_t i = 0; i < places.size(); ++i) (result.*statuses)[places[i]] = (inner.*statuses).at(i);
+    done(std::move(result));
+  };
+  const Status submitted = submit(std::move(request), merge);
+  if (submitted.is_ok()) return;
+  for (const std::size_t place : places) (result.*statuses)[place] = submitted;
+  done(std::move(result));
+}
+
 }  // namespace
 
 FaultyBackend::FaultyBackend(std::unique_ptr<StorageBackend> inner, std::uint64_t seed, FaultPlan plan)
@@ -193,29 +217,10 @@ Status FaultyBackend::submit_read(ReadRequest request, ReadDone done) {
   return take(fate, [this, failures = std::move(failures), request = std::move(request),
                      done = std::move(done)](bool is_released) mutable {
     if (!is_released) return done({std::vector<Status>(request.items.size(), injected_cancel())});
-    start_read(std::move(request), failures, std::move(done));
+    pass_on(
+        request, &ReadRequest::items, &ReadResult::items, failures, std::move(done),
+        [this](ReadRequest rest, ReadDone ended) { return inner_->submit_read(std::move(rest), std::move(ended)); });
   });
-}
-
-void FaultyBackend::start_read(ReadRequest request, const std::vector<Status>& failures, ReadDone done) {
-  ReadRequest forwarded{request.scope, {}};
-  std::vector<std::size_t> places;
-  ReadResult result;
-  result.items = failures;
-  result.items.resize(request.items.size());
-  for (std::size_t i = 0; i < request.items.size(); ++i) {
-    if (has_failure(failures, i)) continue;
-    places.push_back(i);
-    forwarded.items.push_back(request.items[i]);
-  }
-  const auto merge = [result, places, done](const ReadResult& inner) mutable {
-    for (std::size_t i = 0; i < places.size(); ++i) result.items[places[i]] = inner.items.at(i);
-    done(std::move(result));
-  };
-  const Status submitted = inner_->submit_read(std::move(forwarded), merge);
-  if (submitted.is_ok()) return;
-  for (const std::size_t place : places) result.items[place] = submitted;
-  done(std::move(result));
 }
 
 Status FaultyBackend::submit_write(WriteRequest request, WriteDone done) {
@@ -226,29 +231,10 @@ Status FaultyBackend::submit_write(WriteRequest request, WriteDone done) {
   return take(fate, [this, failures = std::move(failures), request = std::move(request),
                      done = std::move(done)](bool is_released) mutable {
     if (!is_released) return done({std::vector<Status>(request.groups.size(), injected_cancel())});
-    start_write(std::move(request), failures, std::move(done));
+    pass_on(
+        request, &WriteRequest::groups, &WriteResult::groups, failures, std::move(done),
+        [this](WriteRequest rest, WriteDone ended) { return inner_->submit_write(std::move(rest), std::move(ended)); });
   });
-}
-
-void FaultyBackend::start_write(WriteRequest request, const std::vector<Status>& failures, WriteDone done) {
-  WriteRequest forwarded{request.scope, {}, request.durable};
-  std::vector<std::size_t> places;
-  WriteResult result;
-  result.groups = failures;
-  result.groups.resize(request.groups.size());
-  for (std::size_t i = 0; i < request.groups.size(); ++i) {
-    if (has_failure(failures, i)) continue;
-    places.push_back(i);
-    forwarded.groups.push_back(std::move(request.groups[i]));
-  }
-  const auto merge = [result, places, done](const WriteResult& inner) mutable {
-    for (std::size_t i = 0; i < places.size(); ++i) result.groups[places[i]] = inner.groups.at(i);
-    done(std::move(result));
-  };
-  const Status submitted = inner_->submit_write(std::move(forwarded), merge);
-  if (submitted.is_ok()) return;
-  for (const std::size_t place : places) result.groups[place] = submitted;
-  done(std::move(result));
 }
 
 Status FaultyBackend::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) {

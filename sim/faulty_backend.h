@@ -67,6 +67,11 @@ class FaultyBackend final : public StorageBackend {
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override;
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override;
   [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
+  [[nodiscard]] ClearMark clear_mark() const override { return inner_->clear_mark(); }
+  [[nodiscard]] ClearMark emptied_mark() const override { return inner_->emptied_mark(); }
+  [[nodiscard]] Status register_memory(std::span<const Segment> regions) override {
+    return inner_->register_memory(regions);
+  }
   // kDeadlineExceeded while operations are held or hung: nobody would release them during the wait.
   [[nodiscard]] Status close(std::chrono::nanoseconds limit) override;
 
@@ -84,8 +89,6 @@ class FaultyBackend final : public StorageBackend {
   [[nodiscard]] Status take(Fate fate, Held held) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] Status check_open() const LARDER_EXCLUDES(mutex_);
   void scribble(const std::vector<ReadItem>& items) LARDER_EXCLUDES(mutex_);
-  void start_read(ReadRequest request, const std::vector<Status>& failures, ReadDone done);
-  void start_write(WriteRequest request, const std::vector<Status>& failures, WriteDone done);
 
   const std::unique_ptr<StorageBackend> inner_;
   mutable RankedMutex mutex_{LockRank::kStorage};  // never held over a call

@@ -8,13 +8,17 @@
 #include "base/mix.h"
 #include "pool/memory.h"
 #include "sim/world/sim_page_store.h"
+#include "storage/clear_order.h"
 #include "storage/file/file_backend.h"
 #include "storage/hf3fs/hf3fs_backend.h"
 #include "storage/memory/memory_backend.h"
+#include "tree/tree_backlog.h"
 
 namespace larder::sim {
 
 namespace {
+
+constexpr std::uint64_t kClearsSalt = 0x636c65617273;  // half of the worlds order their clears
 
 // From the heap, without asking the machine how much it has: a world needs little, and there are thousands of them.
 class HeapSource final : public MemorySource {
@@ -325,14 +329,22 @@ Status SimRank::open_storage(std::uint64_t which) {
   opened_.faults = faults.get();
   PipelineOptions pipeline;
   if (world_.seed % 7 == 0) pipeline.queue_limit = 1, pipeline.max_reads_in_flight = pipeline.max_writes_in_flight = 1;
-  opened_.pipeline = make_pipeline(std::move(faults), pipeline, clock_, nullptr, world_.seed);
+  std::unique_ptr<StorageBackend> below = std::move(faults);
+  const std::uint64_t session = world_.seed * 1000 + std::uint64_t{100} * number_ + lives_;
+  if (mix64(world_.seed ^ kClearsSalt) % 2 == 0) {
+    below = std::make_unique<ClearOrder>(std::move(below), ClearHistory::anew(clock_, session));
+  }
+  opened_.pipeline = make_pipeline(std::move(below), pipeline, clock_, nullptr, world_.seed);
+  std::shared_ptr<StoreRecord>& record = records_[which];
+  if (!record || world_.storage == "memory") record = std::make_shared<StoreRecord>();
+  opened_.witness = std::make_unique<StoreWitness>(*opened_.pipeline, record, config().storage_durable);
   return Status::ok();
 }
 
 Status SimRank::attach_opened() {
   if (storage_.pipeline) detach();
   storage_ = std::exchange(opened_, {});
-  return door_->attach_storage(*storage_.pipeline);
+  return door_->attach_storage(*storage_.witness);
 }
 
 // It may have begun something already: it closes when that is over.
@@ -348,7 +360,54 @@ void SimRank::detach() {
 }
 
 void SimRank::close_retired() {
-  std::erase_if(retired_, [](SimStorage& one) { return one.pipeline->close(Nanos(0)).is_ok(); });
+  std::erase_if(retired_, [this](SimStorage& one) {
+    const bool is_closed = one.pipeline->close(Nanos(0)).is_ok();
+    note_let_go(one);
+    return is_closed;
+  });
+}
+
+void SimRank::power_went() {
+  for (const auto& [which, record] : records_) record->power_went();
+}
+
+void SimRank::note_let_go(const SimStorage& one) {
+  if (!one.pipeline || !is_watched()) return;  // stats() of hf3fs asks its service
+  const BackendStats stats = one.pipeline->stats();
+  has_let_go_ = has_let_go_ || stats.evicted + stats.declined > 0;
+}
+
+bool SimRank::has_let_go() {
+  note_let_go(storage_);
+  for (const SimStorage& one : retired_) note_let_go(one);
+  return has_let_go_;
+}
+
+std::string SimRank::broken_word(bool is_calm) const {
+  if (!is_watched()) return "";
+  for (const auto& [which, record] : records_) {
+    const std::string& broken = !record->came_back().empty() || !is_calm ? record->came_back() : record->lost();
+    if (!broken.empty()) return "rank " + std::to_string(number_) + ": " + broken;
+  }
+  return "";
+}
+
+std::string SimRank::unstored() const {
+  if (!is_watched() || !has_storage() || !model_.has(ComponentKind::kFull)) return "";
+  constexpr std::uint32_t kNoEpoch = 0xffff'ffff;  // under which all of the host's pages are unstored
+  const RadixTree& tree = door_->tree();
+  const std::size_t full = index_of(ComponentKind::kFull);
+  std::uint64_t pages = 0;
+  for (const NodeId node : tree.backlog().unstored(kNoEpoch, std::size_t{1} << 30)) {
+    const NodeView view = tree.view(node);
+    const bool is_declined = view.declined_epoch >= view.stored_epoch;  // the later one is of this storage
+    const bool is_stored = !view.is_unstored && !view.is_storing && !view.rests && !is_declined;
+    if (is_stored && !view.host[full].empty() && !view.host_pending[full]) pages += view.end - view.begin;
+  }
+  const std::uint64_t stored = storage_.witness->record().stored(model_.pools_of(ComponentKind::kFull).front()->name);
+  if (pages <= stored) return "";
+  return "rank " + std::to_string(number_) + ": the cache takes " + std::to_string(pages) +
+         " pages for stored, and storage has acknowledged " + std::to_string(stored);
 }
 
 void SimRank::set_plan(const FaultPlan& plan) {

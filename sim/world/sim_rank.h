@@ -2,7 +2,7 @@
 // One rank of a simulated world: a cache or a connector with everything under it, on simulated time and a simulated
 // disk.
 //
-//   disk (lives through crashes) ◄─ storage: pipeline ► faults ► file | hf3fs | memory
+//   disk (lives through crashes) ◄─ storage: witness ► pipeline ► (order of clears ►) faults ► file | hf3fs | memory
 //   clock, background tasks      ◄─ device, pools, transfers ◄─ cache
 //                                   memory of the engine     ◄─ connector
 //
@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,7 @@
 #include "sim/world/pattern.h"
 #include "sim/world/service_line.h"
 #include "sim/world/sim_door.h"
+#include "sim/world/store_witness.h"
 #include "sim/world/story.h"
 #include "storage/factory.h"
 #include "storage/hf3fs/metadata_service.h"
@@ -42,7 +44,8 @@ class FailingDevice;
 // A storage that was opened, and what has to live as long.
 struct SimStorage {
   std::unique_ptr<StoragePipeline> pipeline;
-  FaultyBackend* faults = nullptr;  // inside
+  std::unique_ptr<StoreWitness> witness;  // in front of it: what the door is given
+  FaultyBackend* faults = nullptr;        // inside
 };
 
 class SimRank {
@@ -73,6 +76,17 @@ class SimRank {
   // From now on no operation fails or hangs; what hung goes on.
   void heal();
   void set_plan(const FaultPlan& plan);
+
+  // ---- what its storages have said (store_witness.h)
+  // After a crash, when its process has ended.
+  void power_went();
+  // One of them has let pages go, or wanted none: to be asked before what was acknowledged counts.
+  [[nodiscard]] bool has_let_go();
+  // Empty, or which rule for storages is broken. is_calm: pages that were acknowledged must be there.
+  [[nodiscard]] std::string broken_word(bool is_calm) const;
+  // Empty, or that the cache counts more pages as stored than were acknowledged. In a calm world, with no clear under
+  // way.
+  [[nodiscard]] std::string unstored() const;
 
   [[nodiscard]] bool is_started() const { return door_ != nullptr; }
   [[nodiscard]] SimDoor& door() { return *door_; }
@@ -108,6 +122,9 @@ class SimRank {
   [[nodiscard]] static TenantLimits tenant_limits(std::uint64_t seed);
   [[nodiscard]] CacheConfig config() const;
   [[nodiscard]] bool listens() const;  // somebody to its events
+  // Its storage keeps what it took, and is its own: what hf3fs has also depends on what its service forgot.
+  [[nodiscard]] bool is_watched() const { return world_.storage != "hf3fs"; }
+  void note_let_go(const SimStorage& one);
   // Of own memory or, in one world of two, of blocks that the engine lends, with a slot of each component that it
   // keeps.
   [[nodiscard]] Result<std::unique_ptr<DevicePools>> make_pools(ComponentCounts slots);
@@ -125,6 +142,8 @@ class SimRank {
   std::shared_ptr<ServiceLine> line_;  // null: the service is inside, or there is none
   BackendFactory factory_;
   std::uint64_t lives_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<StoreRecord>> records_;  // by directory
+  bool has_let_go_ = false;
   FaultPlan plan_;
 
   // Of one life; in this order, and ended in the reverse one.

@@ -156,7 +156,7 @@ void SimWorld::clear() {
     auto is_done = std::make_shared<bool>(!rank->has_storage());
     flags.push_back(is_done);
     if (*is_done) continue;
-    const Status taken = rank->storage().pipeline->submit_clear(nullptr, [is_done](const Status&) { *is_done = true; });
+    const Status taken = rank->storage().witness->submit_clear(nullptr, [is_done](const Status&) { *is_done = true; });
     if (!taken.is_ok()) *is_done = true;
   }
   clears_.push_back(std::move(flags));
@@ -191,6 +191,8 @@ void SimWorld::operate(const Event& event) {
 
 void SimWorld::damage(const Event& event) {
   const EventArguments& a = event.arguments;
+  // All others strike, or do not, and are counted when they do.
+  is_disturbed_ = is_disturbed_ || event.verb == Verb::kRot || event.verb == Verb::kStoragePlan;
   SimRank& rank = *ranks_[a[0] % ranks_.size()];
   switch (event.verb) {
     case Verb::kFileFault:
@@ -285,7 +287,10 @@ bool SimWorld::end_processes(bool is_crash) {
   clears_.clear();
   for (const auto& rank : ranks_) {
     rank->end();
-    if (is_crash) rank->disk().clear_fault();
+    if (is_crash) {
+      rank->disk().clear_fault();
+      rank->power_went();
+    }
   }
   clock_.drop_all();
   return true;
@@ -327,6 +332,7 @@ void SimWorld::check(bool is_full) {
     if (!is_full) continue;
     if (const Status s = rank->door().check_invariants(); !s.is_ok()) return fail(s.to_string());
   }
+  check_stores(is_full);
   if (service_ && is_full) {
     if (const Status s = service_->check(); !s.is_ok()) return fail(s.to_string());
   }
@@ -334,6 +340,16 @@ void SimWorld::check(bool is_full) {
   const std::string first = ranks_[0]->outline();
   for (const auto& rank : ranks_) {
     if (rank->outline() != first) return fail("ranks disagree: " + outlines());
+  }
+}
+
+void SimWorld::check_stores(bool is_full) {
+  bool is_calm = !is_disturbed_ && struck() == 0;
+  for (const auto& rank : ranks_) is_calm = !rank->has_let_go() && is_calm;
+  for (const auto& rank : ranks_) {
+    if (const std::string broken = rank->broken_word(is_calm); !broken.empty()) return fail(broken);
+    if (!is_full || !is_calm || !clears_.empty()) continue;
+    if (const std::string unstored = rank->unstored(); !unstored.empty()) return fail(unstored);
   }
 }
 

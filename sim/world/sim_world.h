@@ -49,6 +49,8 @@ class SimWorld {
   [[nodiscard]] bool end_processes(bool is_crash);
   [[nodiscard]] std::uint64_t struck_disks() const;
   void check(bool is_full);
+  // Storage keeps its word (store_witness.h).
+  void check_stores(bool is_full);
   // What was told of pages is what is there, and the same on all ranks. After a poll.
   void check_events();
   [[nodiscard]] std::string outlines() const;
@@ -67,6 +69,7 @@ class SimWorld {
   std::vector<std::vector<std::shared_ptr<bool>>> clears_;  // under way, one flag per rank
   std::uint64_t directory_ = 0;                             // of the storage that is attached, or was last
   std::uint64_t struck_on_disks_ = 0;
+  bool is_disturbed_ = false;  // by what is not counted as struck
   std::string failure_;
   SimTotals totals_;
   std::unique_ptr<SimEngine> engine_;  // null before begin()

@@ -8,20 +8,21 @@
 
 namespace larder::sim {
 
-Story draw_story(std::uint64_t seed, std::size_t events) {
+Story draw_story(std::uint64_t seed, std::size_t events, const WorldWishes& wishes) {
   Story story;
-  story.world = draw_world(seed);
+  story.world = draw_world(seed, wishes);
   Rng rng(seed * 0xbf58476d1ce4e5b9ull + 7);
   story.events.reserve(events);
   for (std::size_t i = 0; i < events; ++i) story.events.push_back(draw_event(rng, story.world));
   return story;
 }
 
-Story draw_calm_story(std::uint64_t seed, std::size_t events) {
+Story draw_calm_story(std::uint64_t seed, std::size_t events, const WorldWishes& wishes) {
   Story story;
-  story.world = draw_world(seed);
+  story.world = draw_world(seed, wishes);
   story.world.trouble = 0;
   story.world.device_pages = 48;
+  story.world.prompt_pages = WorldSpec{}.prompt_pages;  // such a device has no room for the longest ones
   story.world.device_states = 8;
   if (seed % 4 != 0) story.world.write = "write_through", story.world.prefetch = "wait_complete";
   Rng rng(seed * 0xbf58476d1ce4e5b9ull + 7);

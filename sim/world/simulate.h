@@ -36,11 +36,11 @@ struct EveryFault {
   SimTotals totals;
 };
 
-// The story that follows from `seed`.
-[[nodiscard]] Story draw_story(std::uint64_t seed, std::size_t events);
+// The story that follows from `seed`, in a world that has what is wished.
+[[nodiscard]] Story draw_story(std::uint64_t seed, std::size_t events, const WorldWishes& wishes = {});
 // The same in a world where nothing else goes wrong, for run_every_fault(): clients come three times with the same
 // prompts, first after memory was emptied, then after the power went.
-[[nodiscard]] Story draw_calm_story(std::uint64_t seed, std::size_t events);
+[[nodiscard]] Story draw_calm_story(std::uint64_t seed, std::size_t events, const WorldWishes& wishes = {});
 // check_every: events of the simulation between two full comparisons of tree and pools.
 [[nodiscard]] SimOutcome run_story(const Story& story, std::uint64_t check_every = 64);
 // Runs the story once for each call that it makes of each site, and for each way to fail: the first call fails, the

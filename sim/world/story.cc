@@ -237,7 +237,7 @@ void make_odd(Rng& rng, WorldSpec& world) {
 
 }  // namespace
 
-WorldSpec draw_world(std::uint64_t seed) {
+WorldSpec draw_world(std::uint64_t seed, const WorldWishes& wishes) {
   static const std::array<std::string, 4> kWrites = {"write_through", "write_through", "write_through_selective",
                                                      "write_back"};
   static const std::array<std::string, 5> kPrefetches = {"best_effort", "wait_complete", "wait_complete", "timeout",
@@ -251,6 +251,7 @@ WorldSpec draw_world(std::uint64_t seed) {
   world.seed = seed;
   world.model = draw_model(rng);
   world.storage = pick(rng, kStorages);
+  if (!wishes.storage.empty()) world.storage = wishes.storage;
   world.write = pick(rng, kWrites);
   world.prefetch = pick(rng, kPrefetches);
   world.layout = pick(rng, kLayouts);
@@ -272,14 +273,17 @@ WorldSpec draw_world(std::uint64_t seed) {
   world.ahead = rng.below(2) == 0 ? 0 : 1 + rng.below(2);
   if (rng.below(2) == 0) world.headroom = 1 + rng.below(16);
   if (rng.below(5) == 0) world.door = "connector";
+  if (!wishes.door.empty()) world.door = wishes.door;
   if (rng.below(3) == 0) world.tiers = "exclusive";
   if (rng.below(3) == 0) world.tenants = "bounded";
   world.listeners = std::array<std::string, 4>{"all", "all", "first", "none"}[rng.below(4)];
+  if (!wishes.model.empty()) world.model = wishes.model;
   if (world.door == "connector") return world;
   if (rng.below(4) == 0) world.namespaces = 2 + rng.below(4);
   if (rng.below(8) == 0) world.requests = 3 + rng.below(4);
   if (rng.below(12) == 0) world.without = std::array<std::string, 3>{"host_states", "host_full", "cache"}[rng.below(3)];
   if (rng.below(4) == 0) make_odd(rng, world);
+  if (!wishes.model.empty()) world.model = wishes.model;
   return world;
 }
 

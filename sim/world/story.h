@@ -105,8 +105,13 @@ struct Story {
   std::vector<Event> events;
 };
 
-// Everything of it follows from the seed.
-[[nodiscard]] WorldSpec draw_world(std::uint64_t seed);
+// What every world must have; empty: as drawn. What else is drawn suits it.
+struct WorldWishes {
+  std::string model = {}, storage = {}, door = {};
+};
+
+// Everything of it follows from the seed and the wishes.
+[[nodiscard]] WorldSpec draw_world(std::uint64_t seed, const WorldWishes& wishes = {});
 [[nodiscard]] Event draw_event(Rng& rng, const WorldSpec& world);
 
 // kInvalidArgument: a text that is none of the known words, or a number out of its range.

@@ -31,7 +31,7 @@ struct SimOptions {
   std::size_t events = 600;
   std::uint64_t check_every = 64;
   std::string scenario, write_to;
-  std::string model, storage, door;
+  sim::WorldWishes wishes;
   bool tell = false, probes = false, keeps_long = false, every_fault = false;
 };
 
@@ -141,12 +141,8 @@ int run_scenario(const SimOptions& options) {
 }
 
 sim::Story story_of(std::uint64_t seed, const SimOptions& options) {
-  sim::Story story =
-      options.every_fault ? sim::draw_calm_story(seed, options.events) : sim::draw_story(seed, options.events);
-  if (!options.model.empty()) story.world.model = options.model;
-  if (!options.storage.empty()) story.world.storage = options.storage;
-  if (!options.door.empty()) story.world.door = options.door;
-  return story;
+  return options.every_fault ? sim::draw_calm_story(seed, options.events, options.wishes)
+                             : sim::draw_story(seed, options.events, options.wishes);
 }
 
 int run_seeds(const SimOptions& options) {
@@ -203,10 +199,10 @@ int sim_command(int argc, char** argv) {
   text("--scenario", options.scenario, "FILE",
        "run this story instead of seeds; of the other options only --check-every, --every-fault, --probes and --tell\n"
        "count (with --every-fault those of a failure, too)");
-  text("--model", options.model, "NAME",
+  text("--model", options.wishes.model, "NAME",
        "in every world this model: full, full_swa, full_mamba, full_swa_mamba, full_sidecar, or a tiny preset");
-  text("--storage", options.storage, "NAME", "in every world this storage: memory, file or hf3fs");
-  text("--door", options.door, "NAME",
+  text("--storage", options.wishes.storage, "NAME", "in every world this storage: memory, file or hf3fs");
+  text("--door", options.wishes.door, "NAME",
        "in every world this door: cache or connector (the engine keeps its own memory)");
   text("--write-failure", options.write_to, "FILE", "where a shrunk failing story goes (sim-failure-SEED.txt)");
   app.add_flag("--every-fault", options.every_fault,
@@ -223,9 +219,9 @@ int sim_command(int argc, char** argv) {
       "or no such story.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   sim::WorldSpec wanted;
-  if (!options.model.empty()) wanted.model = options.model;
-  if (!options.storage.empty()) wanted.storage = options.storage;
-  if (!options.door.empty()) wanted.door = options.door;
+  if (!options.wishes.model.empty()) wanted.model = options.wishes.model;
+  if (!options.wishes.storage.empty()) wanted.storage = options.wishes.storage;
+  if (!options.wishes.door.empty()) wanted.door = options.wishes.door;
   if (const Status fits = sim::check_world(wanted); !fits.is_ok()) {
     fmt::print(stderr, "larder sim: {}\n", fits.message());
     return 2;

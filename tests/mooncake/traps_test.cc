@@ -157,6 +157,19 @@ TEST_F(MooncakeTraps, AFullStoreIsOverloadedOrForgetsWholeGroups) {
   EXPECT_TRUE(store_.files("begun").empty());
 }
 
+TEST_F(MooncakeTraps, SoftPinnedPagesGoAfterAllOthers) {
+  store_.control(R"({"capacity": 20000})");
+  ASSERT_TRUE(rig_.start({{"soft_pin", "true"}}));
+  expect_all_ok(rig_.put({{{kSwa, 1}, {kKv, 1}}}));
+  ASSERT_TRUE(rig_.start());
+  for (std::uint64_t key = 100; key < 140; ++key) expect_all_ok(rig_.put({{{kKv, key, 1500}}}));
+  EXPECT_EQ(rig_.there({{kKv, 100}, {kKv, 139}}), "01");
+  EXPECT_EQ(rig_.there({{kSwa, 1}, {kKv, 1}}), "11") << "the oldest, and pinned";
+  ASSERT_TRUE(rig_.start({{"soft_pin", "true"}}));
+  for (std::uint64_t key = 200; key < 240; ++key) expect_all_ok(rig_.put({{{kKv, key, 1500}}}));
+  EXPECT_EQ(rig_.there({{kSwa, 1}, {kKv, 1}}), "00") << "a soft pin is no promise";
+}
+
 // All clients of a master share one space of names, and SGLang's clear removes everything; ours only its own.
 TEST_F(MooncakeTraps, AClearLeavesWhatIsNotLarders) {
   expect_all_ok(rig_.put({{{kKv, 1}}}));

@@ -16,7 +16,8 @@ or moves what is there), as do the end of a session whose object is not written 
 close, and a change of the memory of a put while it runs. A get that fails leaves rubbish in its buffers; so does one
 whose object is removed while it moves, and says that it came, as the real one's does where another object has taken
 that place. Objects are moved in a random order. Sizes of 0 are refused. Objects that were asked for have a lease, and
-are neither evicted nor removed without force. A group is evicted as a whole.
+are neither evicted nor removed without force. A group is evicted as a whole, and one that is soft-pinned after all
+others.
 """
 
 import collections
@@ -140,7 +141,8 @@ class Cluster:
                 pass
 
     def make_room(self, size):
-        """Evicts whole groups, the oldest first. False: what is left is leased, or the store is too small."""
+        """Evicts whole groups, the oldest first; those of which a part is soft-pinned after all others. False: what is
+        left is leased, or the store is too small."""
         capacity = self.control().get("capacity", 1 << 40)
         names = os.listdir(os.path.join(self.path, "objects"))
         used = sum(self.size(name) or 0 for name in names)
@@ -152,10 +154,11 @@ class Cluster:
         groups = collections.defaultdict(list)
         for name in names:
             groups[self.facts(name).get("group", name)].append(name)
-        def age(group):
-            return max(os.stat(self.file("objects", name)).st_mtime_ns for name in group)
+        def rank(group):
+            age = max(os.stat(self.file("objects", name)).st_mtime_ns for name in group)
+            return any(self.facts(name).get("is_soft_pinned") for name in group), age
 
-        order = sorted(groups.values(), key=age)
+        order = sorted(groups.values(), key=rank)
         for group in order:
             if used + size <= capacity:
                 break
@@ -318,7 +321,7 @@ class MooncakeDistributedStore:
 
     # Sessions.
 
-    def start_one(self, cluster, key, size, group):
+    def start_one(self, cluster, is_soft_pinned, key, size, group):
         if not key or size <= 0 or len(key) > NAME_LIMIT or "/" in key:
             return REFUSED
         path = cluster.file("begun", key)
@@ -333,7 +336,7 @@ class MooncakeDistributedStore:
             return NO_ROOM
         with open(path, "wb") as file:
             file.truncate(size)
-        cluster.set_facts(key, {"group": group})
+        cluster.set_facts(key, {"group": group, "is_soft_pinned": is_soft_pinned})
         self.begun[key] = None
         return 0
 
@@ -342,11 +345,12 @@ class MooncakeDistributedStore:
         if codes is not None:
             return codes
         groups = config.group_ids if config.group_ids is not None else keys
+        is_soft_pinned = config.soft_pin_action == SoftPinAction.ENABLE  # PRESERVE, of an object that is new: it is not
         if not len(keys) == len(sizes) == len(groups) or config.replica_num < 1:
             return [REFUSED] * len(keys)
         with self.cluster as cluster:
             fault = self.of_thread.fault or {}
-            return [fault["code"] if fault.get("index") == i else self.start_one(cluster, *one)
+            return [fault["code"] if fault.get("index") == i else self.start_one(cluster, is_soft_pinned, *one)
                     for i, one in enumerate(zip(keys, sizes, groups))]
 
     def batch_put_from_multi_buffer_ranges(self, keys, all_buffer_ptrs, all_sizes, all_dst_offsets):
