@@ -166,6 +166,50 @@ def test_the_fingerprint_follows_the_files(engine, model_folder):
         fingerprint(engine)
 
 
+@pytest.mark.parametrize("load_format, told", [
+    ("remote_instance", "--load-format remote_instance"), ("presharded", "--load-format presharded"),
+    ("remote", "--load-format remote"), ("expert_pack", "--load-format expert_pack"), ("private", "--load-format"),
+    ("rdma", "--load-format"), ("npcache", "--load-format"), (object, "--load-format"), (None, None), ("auto", None),
+    ("AUTO", None), ("sharded_state", None), ("runai_streamer", None), ("layered", None), ("flash_rl", None),
+    ("dummy", None), ("pt", None),
+])  # fmt: skip
+def test_weights_that_may_come_from_elsewhere_need_a_name(engine, model_folder, load_format, told):
+    """The files in the model's folder say nothing of them."""
+    engine.model.load_format = load_format
+    if told is None:
+        fingerprint(engine)
+        return
+    with pytest.raises(ValueError, match=f"{told}.*Set weights_fingerprint in the extra config"):
+        make(engine, weights_fingerprint=None)
+    make(engine).close()
+    engine.model.load_format = "auto"
+    engine.spec.speculative_draft_model_path = str(model_folder)
+    engine.spec.speculative_draft_load_format = load_format
+    with pytest.raises(ValueError, match=f"{told}.*Set draft_weights_fingerprint in the extra config"):
+        make(engine, weights_fingerprint=None)
+    make(engine, weights_fingerprint=None, draft_weights_fingerprint="d").close()
+
+
+def test_the_files_that_a_format_takes_are_those_that_count(engine, model_folder):
+    """SGLang takes safetensors where there are any, unless it is told otherwise."""
+    seen = {}
+    for content in (b"1", b"2"):
+        (model_folder / "a.pt").write_bytes(content * 1000)
+        for engine.model.load_format in ("auto", "pt"):
+            seen.setdefault(engine.model.load_format, set()).add(fingerprint(engine))
+    assert [len(seen[name]) for name in ("auto", "pt")] == [1, 2]
+
+
+def test_weights_that_a_daemon_keeps_need_a_name(engine, model_folder):
+    """Of files that lay there when it began; one that ends with its server does not keep them."""
+    for engine.model.weight_cache_mode in ("off", "daemon"):
+        fingerprint(engine)
+    engine.model.weight_cache_mode = "client"
+    with pytest.raises(ValueError, match="--weight-cache-mode client.*Set weights_fingerprint in the extra config"):
+        make(engine, weights_fingerprint=None)
+    make(engine).close()
+
+
 @pytest.mark.parametrize(
     "config, extra, expected",
     [
@@ -192,7 +236,8 @@ def test_where_ranks_have_their_store(engine, config, extra, expected):
         (Config(), "80%"),
         (Config(tp_size=2), "40%"),
         (Config(tp_size=3, tp_rank=2), "26%"),
-        (Config(tp_size=4, pp_size=2, attn_cp_size=2), "5%"),
+        (Config(tp_size=4, pp_size=2), "10%"),
+        (Config(tp_size=4, pp_size=2, attn_cp_size=2), "10%"),  # tp counts the context parallel ranks, too
         (Config(tp_size=100), "1%"),
     ],
 )
@@ -345,6 +390,15 @@ def test_stores_that_some_ranks_cannot_reach_are_told(engine, caplog, tmp_path, 
         make(engine, Config(**config), **extra).close()
     lines = [r.getMessage() for r in caplog.records if "the backend is" in r.getMessage()]
     assert len(lines) == (told is not None) and all(told in line for line in lines)
+
+
+@pytest.mark.parametrize("splits, is_mla, told", [(True, True, 1), (False, True, 0), (True, False, 0)])
+def test_layers_of_context_parallel_ranks_that_nobody_stores_are_told(engine, caplog, splits, is_mla, told):
+    engine.parallel.tp_size, engine.parallel.enable_dsa_cache_layer_split = 2, splits
+    config = Config(tp_size=2, tp_rank=1, attn_cp_size=2, attn_cp_rank=1, is_mla_model=is_mla)
+    with caplog.at_level(logging.WARNING, "larder.sglang"):
+        make(engine, config).close()
+    assert len([r for r in caplog.records if "enable-dsa-cache-layer-split" in r.getMessage()]) == told
 
 
 def test_a_draft_model_that_is_quantized_otherwise_is_another_one(engine):

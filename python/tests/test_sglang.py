@@ -366,6 +366,49 @@ def test_no_exception_reaches_sglang(fake_storage, caplog, error):
     assert sum(storage.troubles().values()) == 20 * 8
 
 
+@pytest.mark.parametrize("mode, is_told", [("buffer_only", True), ("cache", False)])
+def test_a_query_that_failed_is_no_proof_of_absence(fake_storage, monkeypatch, mode, is_told):
+    """With buffer_only SGLang writes anew what a query says is not there. Its threads catch what a query raises, its
+    scheduler does not, and with other modes nothing is gained."""
+    import types
+
+    from sglang.srt import runtime_context
+
+    memory = types.SimpleNamespace(hicache_host_memory_mode=mode, hicache_storage_backend="dynamic")
+    monkeypatch.setattr(runtime_context, "get_memory", lambda: memory, raising=False)
+    storage, keys = fake_storage, chain(2)
+    queries = (storage.batch_exists, lambda asked: storage.batch_exists_v2(asked).kv_hit_pages)
+    answers = []
+
+    def ask():
+        for query in queries:
+            try:
+                answers.append(query(keys))
+            except Exception as error:
+                answers.append(str(error))
+
+    def ask_on_a_thread():
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+
+    def fail():
+        raise larder.Error(larder.Code.DEADLINE_EXCEEDED, "late")
+
+    ask_on_a_thread()
+    assert answers == [0, 0]  # it knows
+    storage._store.answer = fail
+    ask()
+    assert answers[2:] == [0, 0]
+    ask_on_a_thread()
+    told = "larder: nobody knows what the store has: DEADLINE_EXCEEDED: late"
+    assert answers[4:] == ([told] * 2 if is_told else [0, 0])
+    assert storage.troubles() == {"exists: deadline_exceeded": 4}
+    storage.close()
+    ask_on_a_thread()
+    assert answers[6:] == [0, 0]
+
+
 def test_what_cannot_be_identified_is_a_miss(make_storage, engine):
     """The weights change to some whose files nobody finds."""
     from larder.sglang.identity import Identity
@@ -525,13 +568,3 @@ def test_statistics_are_those_of_sglang(make_storage):
     assert storage.store_stats() and "larder_" in storage.store_metrics()
     storage.close()
     assert storage.store_stats() == {} and storage.store_metrics() == ""
-
-
-def test_nodes_larger_than_a_call_are_cut(make_storage, monkeypatch):
-    from larder.sglang import transfers
-
-    monkeypatch.setattr(transfers, "MAX_PAGES", 3)
-    storage = make_storage()
-    keys = chain(8)
-    assert storage.batch_set_v1(keys, slots(*range(8), page_size=4)) == [True] * 8
-    assert storage.batch_get_v1(keys, slots(*range(8), page_size=4)) == [True] * 8

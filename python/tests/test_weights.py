@@ -8,7 +8,10 @@ import types
 
 import pytest
 from fake_engine import Config, HostPool, slots
+from fake_store import FakeStore
 from test_sglang import chain, prefix
+
+import larder
 
 
 def test_between_new_weights_and_the_flush_nothing_is_stored(make_storage, engine):
@@ -51,6 +54,21 @@ def test_a_flush_before_the_update_does_not_count(make_storage, engine, caplog):
     assert storage.batch_set_v1(chain(1), slots(0, page_size=4), prefix()) == [True]
 
 
+def test_a_decode_server_that_offloads_stores_nothing_after_an_update_and_says_so(
+    make_storage, engine, monkeypatch, caplog
+):
+    """Nobody clears its host pool, and requests go on through an update: their later pages depend on old ones."""
+    from sglang.srt import runtime_context
+
+    disagg = types.SimpleNamespace(disaggregation_decode_enable_offload_kvcache=True)
+    monkeypatch.setattr(runtime_context, "get_disagg", lambda: disagg, raising=False)
+    storage = make_storage()
+    engine.serving.weight_version = "run1-2"
+    with caplog.at_level(logging.WARNING, "larder.sglang"):
+        assert storage.batch_set_v1(chain(1), slots(0, page_size=4), prefix()) == [False]
+    assert "until the server is started anew" in caplog.text and "/flush_cache" not in caplog.text
+
+
 @pytest.mark.parametrize("versions, told", [
     (["default"], 0), (["1"], 1), (["7", "8", "9"], 1), (["run1-7"], 0), (["20261129174500"], 0), (["step 7"], 0),
 ])  # fmt: skip
@@ -67,6 +85,8 @@ def test_a_version_that_is_a_counter_is_told_once(make_storage, engine, monkeypa
             storage.batch_exists(chain(1))
     lines = [record.getMessage() for record in caplog.records if "bare number" in record.getMessage()]
     assert len(lines) == told and all(f'"run7-{versions[0]}"' in line for line in lines)
+    # A clear at the begin of a run would leave the pages of versions that are not open in the store.
+    assert all("a weights_fingerprint of its own" in line and "clear" not in line for line in lines)
 
 
 def test_a_counter_that_the_server_was_started_with_is_the_operators(make_storage, engine, monkeypatch, caplog):
@@ -140,6 +160,52 @@ def test_every_rank_has_a_port_of_its_own():
                     ranks = Ranks(tp=(tp, 2), pp=(pp, 2), cp=(cp, 2), dp=(dp, 2))
                     ports.add(_metrics_port(ranks, 9000))
     assert ports == set(range(9000, 9016))
+
+
+CONTEXT_PARALLEL = {  # (tp, cp) of each rank of four, as SGLang numbers them
+    "no attention tp": [((rank, 4), (rank, 4)) for rank in range(4)],
+    "two in two": [((rank, 4), (rank // 2, 2)) for rank in range(4)],
+    "dp attention": [((rank % 2, 2), (rank // 2, 2)) for rank in range(4)],
+}
+
+
+def context_parallel(kind, **more):
+    for tp, cp in CONTEXT_PARALLEL[kind]:
+        yield Config(tp_rank=tp[0], tp_size=tp[1], attn_cp_rank=cp[0], attn_cp_size=cp[1], **more)
+
+
+@pytest.mark.parametrize("is_mla", [False, True])
+@pytest.mark.parametrize("kind", CONTEXT_PARALLEL)
+def test_context_parallel_ranks_are_counted_once(engine, kind, is_mla):
+    from larder.sglang.ranks import read_ranks
+
+    engine.parallel.tp_size = 4
+    ranks = [read_ranks(config) for config in context_parallel(kind, is_mla_model=is_mla)]
+    assert [one.count for one in ranks] == [4] * 4 and sorted(one.number for one in ranks) == [0, 1, 2, 3]
+    assert len({one.folder for one in ranks}) == 4
+
+
+@pytest.mark.parametrize("splits_layers", [False, True])
+@pytest.mark.parametrize("kind", CONTEXT_PARALLEL)
+def test_context_parallel_ranks_read_what_the_first_has_stored(engine, monkeypatch, kind, splits_layers):
+    """SGLang lets the ranks with tp_rank 0 alone store pages that are the same on all."""
+    from larder.sglang import LarderStorage
+
+    engine.parallel.tp_size, engine.parallel.enable_dsa_cache_layer_split = 4, splits_layers
+    shared = FakeStore("memory", {})
+    monkeypatch.setattr(larder, "Store", lambda *args, **options: shared)
+    found = []
+    for config in context_parallel(kind, is_mla_model=True):
+        config.extra_config = {"weights_fingerprint": "w", "interface_v1": 1}
+        storage = LarderStorage(config, {})
+        storage.register_mem_pool_host(HostPool())
+        if config.tp_rank == 0:
+            storage.batch_set_v1(chain(3), slots(0, 1, 2, page_size=4), prefix())
+        found.append(storage.batch_exists(chain(3)))
+    if splits_layers and kind != "dp attention":
+        assert 0 in found  # other layers are never taken for these
+    else:
+        assert found == [3] * 4
 
 
 @pytest.mark.parametrize(

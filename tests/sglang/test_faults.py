@@ -157,6 +157,29 @@ def test_queries_after_one_that_was_late(moody):
         moody.settle()
 
 
+@pytest.mark.parametrize("kind", ["mha", "mamba_swa"])
+def test_a_late_query_does_not_let_sglang_write_anew(moody, kind):
+    """With buffer_only SGLang remembers what it has stored, and a page that a query does not find it stores again."""
+
+    def store(w, tokens):
+        w.insert(tokens)
+        for _ in range(3):
+            w.step()
+        w.wait(lambda: w.cache.buffer_pipeline.is_idle(), "the backup")
+        return moody["calls_write"]
+
+    with world.World(moody.backend(), kind=kind, server_args={"hicache_host_memory_mode": "buffer_only"}) as w:
+        tokens = holes.prompt(w)
+        writes = store(w, tokens)
+        w.flush()
+        moody.mood("hang", "exists")
+        fetched, seconds = timed(w.prefetch, tokens)
+        assert fetched == 0 and seconds < AT_ONCE
+        moody.settle()
+        assert store(w, tokens) == writes > 0
+        faults.expect_alive(w)
+
+
 def test_more_hanging_calls_than_the_store_has_threads(moody):
     """All threads of the store are stuck: each further prefetch and backup still ends in time; then all is well."""
     with world.World(moody.backend()) as w:

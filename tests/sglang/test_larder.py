@@ -2,6 +2,7 @@
 """Larder behind the real SGLang: every case of the rig, and what other backends get wrong."""
 
 import pytest
+import torch
 from rig import cases, holes, larder_backend, pools, ranks, world
 from sglang.srt.mem_cache.hicache_storage import PoolTransferResult
 
@@ -146,3 +147,18 @@ def test_stages_of_a_pipeline_with_other_layers_share_nothing(tmp_path, monkeypa
             found.append(holes.look(w, tokens))
     cases.expect(layouts[0], layouts[1], "what the pools say")
     cases.expect(found, [holes.ALL, holes.NOTHING, holes.ALL], "restored")
+
+
+def test_pages_of_another_order_on_the_device_are_not_found(tmp_path, monkeypatch):
+    """HND's pages are as large as NHD's, and SGLang copies both as they are."""
+    backend, found, layouts = larder_backend.describe(tmp_path / "store", max_size="256M"), [], []
+    keys = [f"{number:064x}" for number in range(1, 4)]
+    for is_hnd in ("0", "1", "0"):
+        monkeypatch.setenv("SGLANG_USE_HND_KVCACHE", is_hnd)
+        with world.World(backend, kind="mha") as w:
+            layouts.append(w.device.allocator.get_kvcache().kv_cache_layout)
+            found.append(w.store.batch_exists(keys))
+            w.store.batch_set_v1(keys, torch.arange(3 * w.page_size), None)
+            found.append(w.store.batch_exists(keys))
+    cases.expect(layouts, ["nhd", "hnd", "nhd"], "SGLang's layouts")
+    cases.expect(found, [0, 3, 0, 3, 3, 3], "pages before and after they are stored")

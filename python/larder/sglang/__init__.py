@@ -9,7 +9,8 @@
 Keys of the extra config, beside SGLang's own:
 
     backend                    "file"; a name of larder.backends()
-    weights_fingerprint        text that names the weights; else it is made of the files in the model's folder
+    weights_fingerprint        text that names the weights; else it is made of the files in the model's folder,
+                               where SGLang has its weights from them
     draft_weights_fingerprint  the same for the draft model
     engine_version             SGLang's version; a constant text keeps the pages over an upgrade, at the operator's risk
     metrics_port               none; the first rank's port of a page for Prometheus, the other ranks have the next ones
@@ -22,7 +23,8 @@ Keys of the extra config, beside SGLang's own:
 All other keys are options of the store: larder.option_help("file"), larder.option_help(None). An unknown one is an
 error that lists the known ones.
 
-Weights that are exchanged at run time are noticed by their `weight_version`: give each its own, or clear the storage.
+Weights that are exchanged at run time are noticed by their `weight_version`: give each its own. After an update
+without a new one, clear the storage.
 
 Several ranks (tensor, pipeline, context or data parallel) of one host share one store, through the store option
 `share_directory`; its default here is `directory` + ".share", beside it. Servers with other numbers of tensor-parallel

@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 import larder
 from larder.sglang import tensors
+from larder.sglang.layouts import device_layouts
 
 LAYOUT = "page_head"
 
@@ -35,6 +36,11 @@ def cut(host_pool: Any, layout: Optional[larder.PageLayout], pieces: int) -> tup
     if not isinstance(heads, int) or getattr(host_pool, "layout", None) != LAYOUT:
         raise ValueError(
             f"tp_lcm_size: its pages are no heads in layout {LAYOUT}, which alone are divided among ranks; {_REMEDY}"
+        )
+    if layouts := device_layouts(host_pool):
+        raise ValueError(
+            f"tp_lcm_size: SGLang copies pages with the device's order of bytes, {layouts[0]}, in which heads do not "
+            f"lie as in {LAYOUT}; {_REMEDY}"
         )
     if heads % pieces:
         raise ValueError(

@@ -15,6 +15,7 @@ from typing import Any, Callable, Mapping, Optional
 from sglang.srt import runtime_context
 
 from larder.sglang import loaded
+from larder.sglang.layouts import latent_orders
 from larder.sglang.settings import Settings
 from larder.sglang.weights import weights_fingerprint
 
@@ -34,6 +35,12 @@ _OTHER_MODEL_FIELDS = (
 _RARE_MODEL_FIELDS = ("decrypted_config_file", "modelopt_checkpoint_restore_path", "rl_quant_profile")
 # Of the configuration of the loader of weights: an adapter that it merges into them.
 _LOADER_FIELDS = ("qlora_adapter_name_or_path",)
+# Ways to load the weights out of the files in the model's folder, or without any (dummy). All others have them from
+# elsewhere: from another server, a database, copies in another form that were made of files of before.
+_FILE_FORMATS = frozenset(
+    "auto pt safetensors instanttensor dummy sharded_state gguf bitsandbytes mistral layered flash_rl jax "
+    "fastsafetensors runai_streamer".split()
+)
 # Of the configuration of the layers with experts: other weights, of another quantization, for some of them, and whose
 # work is added a layer later.
 _EXPERT_FIELDS = ("kt_weight_path", "kt_method", "kt_num_gpu_experts", "kt_max_deferred_experts_per_token")
@@ -46,6 +53,7 @@ def canonical(value: Any) -> str:
 
 
 Weights = tuple[Any, Any, Optional[str]]  # path, revision, version
+_Files = tuple[str, Optional[str], bool]  # path, revision, whether files of all kinds count
 
 
 class Identity:
@@ -57,7 +65,7 @@ class Identity:
     def __init__(self, config: Any, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._fingerprints: dict[tuple[str, Optional[str]], str] = {}
+        self._fingerprints: dict[_Files, str] = {}
         self._last: tuple[Any, str] = (None, "")
         self._has_told_of_counters = False
         # Later SGLang takes new weights out of files that are new themselves.
@@ -73,6 +81,7 @@ class Identity:
             "dcp": [config.dcp_rank, config.dcp_size, config.logical_page_size],
             **self._cache_scales(),
             **_stage(config),
+            **({"device_layouts": layouts} if (layouts := latent_orders()) else {}),
         }
         self._require_model_fields()
         self.text()
@@ -107,7 +116,9 @@ class Identity:
         fields = {name: _plain(_read("get_model", name)) for name in _MODEL_FIELDS + _OTHER_MODEL_FIELDS}
         fields.update(_rare_fields())
         self._tell_of_counters(now[2])
-        weights = self._settings.weights_fingerprint or self._fingerprint(now[0], now[1], "weights_fingerprint")
+        weights = self._settings.weights_fingerprint or self._fingerprint(
+            now[0], now[1], "weights_fingerprint", fields["load_format"]
+        )
         return canonical(
             {**self._fixed, "model": fields, "weights": weights, "weight_version": now[2]},
         )
@@ -121,8 +132,8 @@ class Identity:
         self._has_told_of_counters = True
         logger.warning(
             "larder: the weight version %r is a bare number; another training run that counts as far has other weights "
-            "under it, and would be given the pages of this one. Put the run into it, as in \"run7-%s\", or clear the "
-            "storage at the start of each run", version, version,
+            "under it, and would be given the pages of this one. Put the run into it, as in \"run7-%s\", or give each "
+            "run a weights_fingerprint of its own", version, version,
         )  # fmt: skip
 
     def _draft(self) -> Optional[str]:
@@ -135,22 +146,29 @@ class Identity:
         same = path == _read("get_model", "model_path") and revision == _read("get_model", "revision")
         if given is None and same and self._settings.weights_fingerprint is not None:
             given = self._settings.weights_fingerprint
-        weights = given or self._fingerprint(path, revision, "draft_weights_fingerprint")
+        load_format = _read("get_spec", "speculative_draft_load_format") or _read("get_model", "load_format")
+        weights = given or self._fingerprint(path, revision, "draft_weights_fingerprint", load_format)
         fields = {"path": path, "revision": revision, "weights": weights}
         quantization = _read("get_spec", "speculative_draft_model_quantization")
         if quantization != _read("get_model", "quantization"):  # the target's is in the text
             fields["quantization"] = quantization
         return canonical(fields)
 
-    def _fingerprint(self, path: Any, revision: Any, key: str) -> str:
-        place = (str(path), revision)
+    def _fingerprint(self, path: Any, revision: Any, key: str, load_format: Any = None) -> str:
+        elsewhere = _has_weights_from_elsewhere(load_format)
+        if elsewhere is not None:
+            raise ValueError(
+                f"larder: with {elsewhere} SGLang may have other weights than those of the files in {str(path)!r}. "
+                f"Set {key} in the extra config to a text that names the weights, another one for others."
+            )
+        place = (str(path), revision, _name_of(load_format) == "pt")  # beside files that others take
         if place not in self._fingerprints:
             self._fingerprints[place] = self._read_once(
                 ("weights", *place), lambda: self._read_fingerprint(place), f"Set {key}"
             )
         return self._fingerprints[place]
 
-    def _read_fingerprint(self, place: tuple[str, Optional[str]]) -> str:
+    def _read_fingerprint(self, place: _Files) -> str:
         if self._is_first_look and self.is_as_launched() and _is_attached_at_run_time():
             _require_unchanged(place[0])
         return weights_fingerprint(*place)
@@ -201,6 +219,18 @@ class Identity:
         return None if version is None else str(version)
 
 
+def _has_weights_from_elsewhere(load_format: Any) -> Optional[str]:
+    """The option by which SGLang's weights may be others than those of the model's files; None: there is none."""
+    if _read("get_model", "weight_cache_mode") == "client":  # a daemon keeps them, also when the files change
+        return "--weight-cache-mode client"
+    name = _name_of(load_format)
+    return None if load_format is None or name in _FILE_FORMATS else f"--load-format {name}"
+
+
+def _name_of(load_format: Any) -> str:
+    return str(getattr(load_format, "value", load_format)).lower()
+
+
 class _ChangedError(ValueError):
     """A file has changed since the process began."""
 
@@ -217,6 +247,11 @@ def _require_unchanged(path: str) -> None:
 def is_offloading_decode_server() -> bool:
     """Whether the decoding half of a disaggregated server stores pages without a radix cache."""
     return bool(_read("get_disagg", "disaggregation_decode_enable_offload_kvcache"))
+
+
+def keeps_beliefs() -> bool:
+    """Whether SGLang's host memory is a buffer only, and SGLang remembers what it has stored."""
+    return _read("get_memory", "hicache_host_memory_mode") == "buffer_only"
 
 
 def machines() -> int:

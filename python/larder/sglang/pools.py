@@ -17,6 +17,7 @@ from typing import Any, Callable, Optional
 import larder
 from larder.sglang import heads, tensors
 from larder.sglang.identity import canonical
+from larder.sglang.layouts import device_layouts, indexer_orders
 
 ANCHOR = "kv"
 
@@ -209,6 +210,10 @@ def layout_text(
         if value is not None:
             meaning[attribute] = _plain(value // pieces if attribute in _PER_HEAD and pieces > 1 else value)
     meaning.update(_element_types(host_pool))
+    if layouts := device_layouts(host_pool):
+        meaning["device_layouts"] = layouts
+    if "indexer" in name and (orders := indexer_orders()):
+        meaning["indexer_orders"] = orders
     if draft is not None and _holds_draft(name, host_pool):
         meaning["draft"] = draft
     return canonical(meaning)

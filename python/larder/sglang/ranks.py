@@ -9,12 +9,16 @@ Place = tuple[int, int]  # (rank, size)
 
 @dataclass(frozen=True)
 class Ranks:
-    """Tensor, pipeline, context and data parallel; with DP attention tp is that of an attention group."""
+    """Tensor, pipeline, context and data parallel; with DP attention tp is that of an attention group.
+
+    tp_has_cp: whether tp counts the context parallel ranks, too.
+    """
 
     tp: Place
     pp: Place
     cp: Place
     dp: Place
+    tp_has_cp: bool = False
 
     @property
     def is_one_of_several(self) -> bool:
@@ -24,15 +28,23 @@ class Ranks:
     @property
     def count(self) -> int:
         """Of the processes of this server that have a storage backend."""
-        return self.tp[1] * self.pp[1] * self.cp[1] * self.dp[1]
+        count = 1
+        for _, size in self._places:
+            count *= size
+        return count
 
     @property
     def number(self) -> int:
         """From 0 on, another one for each process."""
         number = 0
-        for rank, size in (self.dp, self.pp, self.cp, self.tp):
+        for rank, size in self._places:
             number = number * size + rank
         return number
+
+    @property
+    def _places(self) -> list[Place]:
+        """Each process has others of them than all others."""
+        return [self.dp, self.pp, *([] if self.tp_has_cp else [self.cp]), self.tp]
 
     @property
     def folder(self) -> str:
@@ -50,12 +62,29 @@ def read_ranks(config: Any) -> Ranks:
     replica, replicas = _read("dp_rank", 0), _read("dp_size", 1)
     groups = _read("attn_dp_size", 1)
     dp = (config.dp_rank, max(groups, config.dp_rank + 1)) if groups > 1 or config.dp_rank else (replica, replicas)
+    tp_has_cp = _has_cp_in_tp(config)
+    # The first of all ranks then stores for those of the other context parallel ranks, too, which have the same pages.
+    is_shared = tp_has_cp and config.is_mla_model and not splits_layers()
     return Ranks(
         tp=(config.tp_rank, config.tp_size),
         pp=(config.pp_rank, config.pp_size),
-        cp=(config.attn_cp_rank, config.attn_cp_size),
+        cp=(0, 1) if is_shared else (config.attn_cp_rank, config.attn_cp_size),
         dp=dp,
+        tp_has_cp=tp_has_cp,
     )
+
+
+def splits_layers() -> bool:
+    """Whether context parallel ranks have other layers each (--enable-dsa-cache-layer-split)."""
+    return bool(_read("enable_dsa_cache_layer_split", 0))
+
+
+def _has_cp_in_tp(config: Any) -> bool:
+    """Without DP attention SGLang gives the number of a rank among all tensor parallel ones: its groups of context
+    parallel ranks divide them."""
+    tp: int = config.tp_size
+    cp: int = config.attn_cp_size
+    return cp > 1 and tp % cp == 0 and tp == _read("tp_size", tp)
 
 
 def _read(name: str, absent: int) -> int:

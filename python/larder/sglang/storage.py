@@ -11,10 +11,11 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferRes
 
 import larder
 from larder.sglang import heads, queries, tensors, transfers
-from larder.sglang.identity import Identity, is_offloading_decode_server, machines
+from larder.sglang.identity import Identity, is_offloading_decode_server, keeps_beliefs, machines
 from larder.sglang.metrics_page import MetricsPage, plugin_metrics
 from larder.sglang.patience import LEAST_SECONDS, Deadline, Patience
 from larder.sglang.pools import ANCHOR, MappedPool, Reach, Unusable, is_split_but_stored_once, map_pool, memory_of
+from larder.sglang.ranks import splits_layers
 from larder.sglang.settings import Settings, read_settings
 from larder.sglang.spaces import NotReady, OpenSpace, SpaceTable
 from larder.sglang.trouble import Meter, Trouble
@@ -37,11 +38,16 @@ def _log(level: int, where: str, message: str) -> None:
     logger.log(_LEVELS[min(max(level, 0), 3)], "larder: %s: %s", where, message)
 
 
+class FailedQuery(Exception):
+    """Whether the store has the pages is not known."""
+
+
 class LarderStorage(HiCacheStorage):
     """Pages of SGLang's host pools in a store of Larder; one object per rank. larder.sglang lists the options.
 
     Raises in the constructor only (ValueError, larder.Error): unknown options, a directory that cannot be used, weights
-    that have no fingerprint. Later troubles are misses, each counted and logged at most once a minute per kind.
+    that have no fingerprint. Later troubles are misses, each counted and logged at most once a minute per kind; but see
+    _on_failed_query().
     Threads: several at once; close() waits for the calls in flight, and after it everything is a miss.
     The host pools' memory is used during calls only, and is held as long as this object lives.
     """
@@ -55,6 +61,7 @@ class LarderStorage(HiCacheStorage):
         self._cancel = larder.Cancel()
         self._seen: dict[str, Any] = {}
         self._is_closed = False
+        self._scheduler = threading.get_ident()
         self._identity = Identity(storage_config, settings)
         self._store = larder.Store(settings.backend, settings.store, log=_log)
         try:
@@ -115,7 +122,8 @@ class LarderStorage(HiCacheStorage):
         self._call("open", lambda: None, lambda current: None)
 
     def clear(self) -> bool:
-        """Drops the pages of this model: of all its pools and ranks. Other models' pages in the store stay.
+        """Drops the pages of this model's present weights: of all pools and ranks. Those of its other weight versions
+        may stay, and other models' do.
 
         False: it failed, and is owed. SGLang does not look, and tells its caller that all is cleared: so every call
         tries again first, and is a miss until it is done. (An exception would only be logged, and SGLang would go on
@@ -279,7 +287,7 @@ class LarderStorage(HiCacheStorage):
             with self._query_patience.deadline() as deadline:
                 return queries.leading_pages(current, keys, deadline, self._cancel)
 
-        return self._call("exists", lambda: 0, work)
+        return self._call("exists", lambda: 0, work, self._on_failed_query)
 
     def batch_exists_v2(
         self, keys: Sequence[str], pool_transfers: Optional[Sequence[Any]] = None, extra_info: Any = None
@@ -289,7 +297,14 @@ class LarderStorage(HiCacheStorage):
             "exists",
             lambda: PoolTransferResult(0, {}, []),
             lambda current: self._query(current, keys, pool_transfers),
+            self._on_failed_query,
         )
+
+    def _on_failed_query(self, error: Exception) -> None:
+        """With buffer_only SGLang keeps in mind what the store has, and what a query does not find it writes anew. An
+        exception tells it nothing of the store; its threads catch it, but its scheduler does not."""
+        if not self._is_closed and keeps_beliefs() and threading.get_ident() != self._scheduler:
+            raise FailedQuery(f"larder: nobody knows what the store has: {error}") from error
 
     def _query(self, current: OpenSpace, keys: Sequence[str], pool_transfers: Optional[Sequence[Any]]) -> Any:
         if not keys:
@@ -364,13 +379,7 @@ class LarderStorage(HiCacheStorage):
     def _may_store(self, current: OpenSpace) -> bool:
         if self._guard.may_store(current.identity):
             return True
-        self._trouble.note(
-            "set: new weights",
-            "the weights changed, and SGLang's cache was not flushed since: nothing is stored until it is. A flush "
-            "before the update does not count: update first, then flush (\"flush_cache\": true in the update, or "
-            "/flush_cache after it)",
-            logging.WARNING,
-        )
+        self._trouble.note("set: new weights", _how_to_store_again(), logging.WARNING)
         return False
 
     def _answer(self, is_put: bool, codes: list[int], page_bytes: int, seconds: float) -> list[bool]:
@@ -437,7 +446,14 @@ class LarderStorage(HiCacheStorage):
 
     # ---- the wall that no exception passes ----
 
-    def _call(self, kind: str, miss: Callable[[], T], work: Callable[[OpenSpace], T]) -> T:
+    def _call(
+        self,
+        kind: str,
+        miss: Callable[[], T],
+        work: Callable[[OpenSpace], T],
+        on_error: Callable[[Exception], None] = lambda error: None,
+    ) -> T:
+        """on_error: called after an error of work() was noted; what it raises passes."""
         try:
             if not self._has_cleared():
                 return miss()
@@ -451,9 +467,24 @@ class LarderStorage(HiCacheStorage):
             self._trouble.note("not ready", error, logging.INFO if self._is_closed else logging.WARNING)
         except larder.Error as error:
             self._trouble.note(f"{kind}: {error.code.name.lower()}", error.message)
+            on_error(error)
         except Exception as error:
             self._trouble.note(f"{kind}: {type(error).__name__}", error)
+            on_error(error)
         return miss()
+
+
+def _how_to_store_again() -> str:
+    if is_offloading_decode_server():
+        return (
+            "the weights changed, and a decode server that offloads shows its storage neither a flush nor which "
+            "requests began before the change: nothing is stored until the server is started anew, with these weights"
+        )
+    return (
+        "the weights changed, and SGLang's cache was not flushed since: nothing is stored until it is. A flush before "
+        "the update does not count: update first, then flush (\"flush_cache\": true in the update, or /flush_cache "
+        "after it)"
+    )
 
 
 def _how_to_clear(error: Exception) -> object:
@@ -490,6 +521,11 @@ def _tell_of_reach(settings: Settings, config: Any) -> None:
             "larder: the backend is \"memory\", which each rank has for itself; of this model SGLang stores on the "
             "first of %d ranks only, so nothing is restorable on the others: set share_directory, or another backend",
             config.tp_size,
+        )
+    if settings.ranks.tp_has_cp and config.is_mla_model and splits_layers():
+        logger.warning(
+            "larder: with --enable-dsa-cache-layer-split each context parallel rank has other layers, of which SGLang "
+            "stores those of the first rank only: nothing is restorable on the others"
         )
     if backend == "file" and machines() > 1:
         logger.warning(

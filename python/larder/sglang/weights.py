@@ -21,8 +21,9 @@ _WEIGHT_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _DESCRIPTIONS = ("config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json", "quantize_config.json")
 
 
-def weights_fingerprint(model_path: str, revision: Optional[str]) -> str:
-    """Returns 64 hex digits. Raises ValueError if there is nothing to make it of."""
+def weights_fingerprint(model_path: str, revision: Optional[str], every: bool = False) -> str:
+    """Returns 64 hex digits. every: of files of all kinds, also where there are safetensors. Raises ValueError if there
+    is nothing to make it of."""
     digest = hashlib.sha256(b"larder weights 2\n")
     try:
         if os.path.isfile(model_path):
@@ -31,15 +32,15 @@ def weights_fingerprint(model_path: str, revision: Optional[str]) -> str:
         folder = model_path if os.path.isdir(model_path) else _cached_snapshot(model_path, revision)
         if folder is None:
             raise ValueError(f"{model_path!r} is no folder, and no snapshot of it is in the Hugging Face cache")
-        return _of_folder(digest, folder)
+        return _of_folder(digest, folder, every)
     except OSError as error:
         raise ValueError(f"cannot read the weights of {model_path!r}: {error}") from error
 
 
-def _of_folder(digest: "hashlib._Hash", folder: str) -> str:
+def _of_folder(digest: "hashlib._Hash", folder: str, every: bool) -> str:
     names = sorted(os.listdir(folder))
     weights = [name for name in names if name.endswith(".safetensors")]
-    if not weights:
+    if every or not weights:
         weights = [name for name in names if name.endswith(_WEIGHT_ENDINGS)]
     if not weights:
         raise ValueError(f"{folder!r} has no files with weights (*.safetensors, *.bin, *.gguf ...)")
