@@ -301,10 +301,12 @@ function(larder_add_command_tests)
     "FAILED   round_trip_per_pool.*close: no answer within 1 s.*stopped: a call was never answered")
 endfunction()
 
-# What the commands say about wrong arguments, to systemd, and while a server restarts.
+# What the commands say about wrong arguments, to systemd, while a server restarts, and to nobody.
 function(larder_add_command_line_tests)
   add_test(NAME larder_wrong_arguments
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/wrong_arguments.py $<TARGET_FILE:larder>)
+  add_test(NAME larder_store_tools
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/store_tools.py $<TARGET_FILE:larder>)
   add_test(NAME larder_replay_lru
     COMMAND ${PROJECT_SOURCE_DIR}/tests/replay/lru_model.py $<TARGET_FILE:larder>)
   set_tests_properties(larder_replay_lru PROPERTIES LABELS fast TIMEOUT 300)
@@ -317,7 +319,9 @@ function(larder_add_command_line_tests)
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/service_notify.py $<TARGET_FILE:larder>)
   add_test(NAME larder_stat_watch
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/stat_watch.py $<TARGET_FILE:larder>)
-  set_tests_properties(larder_wrong_arguments larder_service_notify larder_stat_watch
+  add_test(NAME larder_stalled_log
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/stalled_log.py $<TARGET_FILE:larder>)
+  set_tests_properties(larder_wrong_arguments larder_store_tools larder_service_notify larder_stat_watch larder_stalled_log
     PROPERTIES LABELS fast TIMEOUT 120)
   add_test(NAME larder_monitoring
     COMMAND ${PROJECT_SOURCE_DIR}/tools/check_monitoring.py --promtool --larder $<TARGET_FILE:larder>)
@@ -455,8 +459,8 @@ function(larder_add_fuzz)
   add_executable(larder_fuzz_replay ${sources} ${replay} ${support})
   target_include_directories(larder_fuzz_replay PRIVATE ${PROJECT_BINARY_DIR}/fuzz)
   target_link_libraries(larder_fuzz_replay PRIVATE larder_flags ${libraries})
-  target_compile_options(larder_fuzz_replay PRIVATE -O0)
-  set_target_properties(larder_fuzz_replay PROPERTIES LARDER_UNOPTIMISED ON)
+  larder_set_test_options(larder_fuzz_replay)
+  target_precompile_headers(larder_fuzz_replay REUSE_FROM larder_test_headers)
   add_executable(larder_fuzz_corpus EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/make_corpus.cc)
   target_link_libraries(larder_fuzz_corpus PRIVATE larder_flags ${libraries})
   # The replay sees a failure, and keeps what failed.

@@ -10,7 +10,6 @@
 #include "base/file_system.h"
 #include "base/http_client.h"
 #include "cli/commands.h"
-#include "cli/front_options.h"
 #include "server/answer_hint.h"
 #include "server/command_line.h"
 #include "server/json_reader.h"
@@ -116,8 +115,9 @@ Status explain(const ExplainOptions& o) {
   const Result<HttpUrl> url = parse_http_url(o.url, o.ca_file);
   if (!url.is_ok()) return url.status();
   std::string key = o.api_key;
-  LARDER_RETURN_IF_ERROR(with_option("--api-key-file", fill_key(key, o.key_file, "LARDER_ADMIN_API_KEY")));
-  LARDER_RETURN_IF_ERROR(fill_key(key, "", "LARDER_API_KEY"));
+  for (const char* variable : {"LARDER_ADMIN_API_KEY", "LARDER_API_KEY"}) {
+    LARDER_RETURN_IF_ERROR(fill_key(key, o.key_file, {"--api-key", variable}, EmptyVariable::kNoKey));
+  }
   HttpClient client(*url, std::chrono::seconds(60), key);
   const Result<HttpReply> reply =
       client.request("POST", "/explain", body->dump(-1, ' ', false, PlainJson::error_handler_t::replace));
@@ -160,7 +160,8 @@ int explain_command(int argc, char** argv) {
   app.add_flag("--json", o.as_json, "print the server's JSON");
   app.footer("\nExit codes: 0 done; 1 the server cannot be asked; 2 wrong arguments, or no such file.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  const Status status = explain(o);
+  Status status = explain(o);
+  if (app.count("--url") == 0) status = with_url_hint(status, "larder proxy: http://127.0.0.1:8080/larder");
   return status.is_ok() ? 0 : fail_command("larder explain", status);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "base/parse_number.h"
 #include "cli/real_service_notify.h"
 #include "engine/tenant_file.h"
@@ -119,16 +120,16 @@ Result<llama::PrefixStoreOptions> store_options(const CacheOptions& o) {
   return options;
 }
 
-void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* command) {
+void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* component) {
   tell_service_is_ready();
   (void)signals.wait();
   tell_service_is_stopping();
   std::printf("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
   std::fflush(stdout);
   front.stop_accepting();
-  if (!front.wait_drained(kDrainLimit)) std::fprintf(stderr, "%s: open requests were cut off\n", command);
+  if (!front.wait_drained(kDrainLimit)) log_warning(component, "open requests were cut off");
   const Status stored = front.drain_storage(kStorageLimit);
-  if (!stored.is_ok()) std::fprintf(stderr, "%s: storage: %s\n", command, stored.message().c_str());
+  if (!stored.is_ok()) log_warning(component, "storage: " + stored.message());
 }
 
 }  // namespace larder

@@ -38,7 +38,7 @@ void add_cache_options(CLI::App& app, CacheOptions& options);
 [[nodiscard]] Status check_host_bytes(const char* option, double bytes);
 
 // Tells systemd that the port listens, waits for a signal, and stops `front` in order: open requests have 10 s, the
-// store 60 s. command: "larder proxy".
-void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* command);
+// store 60 s. component: of the log, "proxy".
+void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* component);
 
 }  // namespace larder

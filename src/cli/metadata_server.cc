@@ -63,7 +63,7 @@ void add_metadata_options(CLI::App& app, ServerOptions& o) {
   add_tls_options(app, o.tls);
   app.add_option("--directory", o.directory, "journal: what is answered survives; without one all is in memory")
       ->type_name("PATH");
-  app.add_option("--import", o.import_path, "the reference server's persisted JSON, into an empty journal")
+  app.add_option("--import", o.import_path, "what SGLang's metadata server has saved, JSON, into an empty journal")
       ->type_name("FILE");
   app.add_option("--max-lease", o.max_lease, "seconds that a page found stays where it is, at most")
       ->capture_default_str();
@@ -71,11 +71,10 @@ void add_metadata_options(CLI::App& app, ServerOptions& o) {
       ->capture_default_str();
   app.add_option("--max-io-lifetime", o.max_io_lifetime, "seconds that a write given up may still take")
       ->capture_default_str();
-  app.add_option("--client-lease", o.client_lease,
-                 "seconds, as --max-lease, of the reference's clients, which ask for none")
+  app.add_option("--client-lease", o.client_lease, "seconds, as --max-lease, for SGLang's clients, which ask for none")
       ->capture_default_str();
   app.add_option("--client-reservation", o.client_reservation,
-                 "seconds, as --max-reservation, of the reference's clients")
+                 "seconds, as --max-reservation, for SGLang's clients, which ask for none")
       ->capture_default_str();
   app.add_option("--max-namespaces", o.max_namespaces, "most namespaces; a rank and a pool make one")
       ->check(whole_number(1))
@@ -86,7 +85,8 @@ void add_metadata_options(CLI::App& app, ServerOptions& o) {
   app.add_option("--io-threads", o.io_threads, "threads that serve connections")
       ->check(whole_number(1, 256))
       ->capture_default_str();
-  app.add_option("--max-connections", o.max_connections, "connections at once; further ones get 503")
+  app.add_option("--max-connections", o.max_connections,
+                 "connections at once; then one that waits is closed, or a new one gets 503")
       ->check(whole_number(1, kMostConnections))
       ->capture_default_str();
   add_log_options(app, o.log);
@@ -184,10 +184,10 @@ std::array<std::uint64_t, 2> process_name() {
   return {digest.prefix64(), load_le<std::uint64_t>(digest.bytes.data() + 8)};
 }
 
-int fail_metadata(const Status& status) { return fail_command("larder metadata-server", status); }
+int fail_metadata(const Status& status) { return fail_server("larder metadata-server", status); }
 
 int serve_metadata(const ServerOptions& o) {
-  StopSignals signals;  // before any thread
+  StopSignals signals;  // before any thread that takes signals
   StartWatch start;
   MetricsRegistry metrics;
   auto service = open_service(o);
@@ -230,9 +230,7 @@ int serve_metadata(const ServerOptions& o) {
               static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kHttpDrainLimit).count()));
   std::fflush(stdout);
   (*server)->stop_accepting();
-  if (!(*server)->wait_drained(kHttpDrainLimit)) {
-    std::fprintf(stderr, "larder metadata-server: open requests were cut off\n");
-  }
+  if (!(*server)->wait_drained(kHttpDrainLimit)) log_warning("metadata", "open requests were cut off");
   server->reset();
   service->reset();
   std::printf("stopped\n");
@@ -251,7 +249,8 @@ int metadata_server_command(int argc, char** argv) {
   add_metadata_options(app, options);
   app.footer("\nExit codes: 0 stopped by a signal; 1 it cannot serve; 2 wrong arguments, or no such file.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  Status status = fill_key(options.api_key, options.api_key_file, "LARDER_METADATA_API_KEY");
+  Status status = fill_key(options.api_key, options.api_key_file, {"--api-key", "LARDER_METADATA_API_KEY"},
+                           EmptyVariable::kRefused);
   if (status.is_ok()) status = check_options(options);
   if (status.is_ok()) status = set_log_options(options.log);
   return status.is_ok() ? serve_metadata(options) : fail_metadata(status);

@@ -45,7 +45,7 @@ struct ProxyOptions {
   std::uint16_t port = 8080;
   std::string upstream, slot_directory, model, identity, key_file, upstream_ca;
   TlsFiles tls;
-  std::uint32_t requests = 64;
+  std::uint32_t requests = 64, max_connections = 768;
   bool shifts_context = false, caps_slots = false;
   CacheOptions cache;
   LogOptions log;
@@ -75,6 +75,10 @@ void add_proxy_server_options(CLI::App& app, ProxyOptions& o) {
                  "ones get 503")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
+  app.add_option("--max-connections", o.max_connections,
+                 "connections at once; then one that waits is closed, or a new one gets 503")
+      ->check(whole_number(1, 65535))
+      ->capture_default_str();
   add_log_options(app, o.log);
 }
 
@@ -84,7 +88,7 @@ void add_proxy_model_options(CLI::App& app, ProxyOptions& o) {
   app.add_flag("--context-shift", o.shifts_context, "with --upstream: it was started with --context-shift");
   app.add_flag("--kv-unified-per-slot", o.caps_slots, "with --upstream: it was started with --kv-unified-per-slot");
   app.add_option("--identity", o.identity,
-                 "with --upstream: what changes its numbers beside the model (RoPE, control vectors, LoRA)")
+                 "with --upstream: what changes its numbers beside the model: RoPE, control vectors, LoRA")
       ->type_name("TEXT");
 }
 
@@ -134,7 +138,7 @@ Status check_upstream(const ProxyOptions& o) {
 
 Result<std::string> upstream_key(const ProxyOptions& o) {
   if (o.key_file.empty()) return o.command.empty() ? std::string() : key_of(o.command);
-  Result<std::string> key = read_key_file(o.key_file);
+  Result<std::string> key = read_bearer_file(o.key_file);
   if (!key.is_ok()) return with_option("--upstream-key-file", key.status());
   return key;
 }
@@ -156,6 +160,7 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   settings.upstream_ca = o.upstream_ca;
   settings.listen.host = o.host;
   settings.listen.port = o.port;
+  settings.listen.max_connections = o.max_connections;
   settings.upstream = o.upstream;
   settings.slot_directory = o.slot_directory;
   settings.model_path = o.model;
@@ -176,10 +181,10 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   return settings;
 }
 
-int fail_proxy(const Status& status) { return fail_command("larder proxy", status); }
+int fail_proxy(const Status& status) { return fail_server("larder proxy", status); }
 
 int run_proxy(const ProxyOptions& options, ProxySettings settings) {
-  StopSignals signals;  // before any thread
+  StopSignals signals;  // before any thread that takes signals
   StartWatch start(kStartGrace);
   SlotFolder folder;
   if (settings.slot_directory.empty()) {
@@ -205,11 +210,10 @@ int run_proxy(const ProxyOptions& options, ProxySettings settings) {
               settings.upstream.c_str(), (*proxy)->summary().c_str());
   std::fflush(stdout);
 
-  run_until_stopped(**proxy, signals, "larder proxy");
+  run_until_stopped(**proxy, signals, "proxy");
   proxy->reset();
   server.stop();
-  // Whoever watches this process may start both anew.
-  if (server.has_given_up()) return fail_proxy(unavailable("llama-server ended several times in a row"));
+  if (server.has_given_up()) return 1;  // the log has said why; whoever watches this process may start both anew
   std::printf("stopped\n");
   return 0;
 }
@@ -230,9 +234,9 @@ int proxy_command(int argc, char** argv) {
   app.add_option("command", options.command, "llama-server and its options, behind --")->type_name("");
   app.footer(
       "\nExamples:\n"
-      "  larder proxy --store /var/tmp/larder -- llama-server -m model.gguf -c 32768 -np 4\n"
+      "  larder proxy --store /var/tmp/larder -- llama-server -m model.gguf -c 32768 -np 4 -fa on\n"
       "  mkdir -p /dev/shm/slots\n"
-      "  llama-server -m model.gguf --port 8081 --slot-save-path /dev/shm/slots --cache-ram 0 &\n"
+      "  llama-server -m model.gguf -fa on --port 8081 --slot-save-path /dev/shm/slots --cache-ram 0 &\n"
       "  larder proxy --upstream http://127.0.0.1:8081 --slot-dir /dev/shm/slots --store /var/tmp/larder\n"
       "Exit codes: 0 stopped; 1 llama-server or its model cannot be cached; 2 wrong arguments.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;

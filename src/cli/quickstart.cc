@@ -286,7 +286,7 @@ Status Quickstart::run_control() {
 }
 
 int carry_out(const QuickstartOptions& options) {
-  StopSignals signals;  // before any thread
+  StopSignals signals;  // before any thread that takes signals
   const Result<std::string> executable = own_executable_path();
   const Result<std::string> directory = make_temporary_directory("larder-quickstart-");
   for (const Status& status : {executable.status(), directory.status()}) {

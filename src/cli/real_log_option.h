@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --log-level and --log-format, which the servers have.
 //
-// Threads: main()'s, before any other logs.
+// Threads: main()'s, before any other logs; finish_log(): any.
 #pragma once
 
 #include <string>
@@ -21,8 +21,16 @@ struct LogOptions {
 // `options` outlives the parsing.
 void add_log_options(CLI::App& app, LogOptions& options);
 
-// The process's log goes to stderr, one line for each message (server/log_lines.h). kInvalidArgument: no such level or
-// format.
+// The process's log goes to stderr, one line for each message (server/log_lines.h), by a thread of its own: who reads
+// stderr may stall. However the process ends, _exit() and signals that nobody handles apart, finish_log() is called
+// before. Once in a process. kInvalidArgument: no such level or format. kUnavailable: no thread is left.
 [[nodiscard]] Status set_log_options(const LogOptions& options);
+
+// fail_command() of a server: its line comes behind those of the log, and does not wait for whoever reads them.
+int fail_server(const char* command, const Status& status);
+
+// Waits until the lines so far are written; a second at most, where nobody reads them. Nothing, before
+// set_log_options().
+void finish_log();
 
 }  // namespace larder

@@ -5,6 +5,8 @@
 
 #include <csignal>
 
+#include "cli/real_log_option.h"
+
 namespace larder {
 namespace {
 
@@ -22,6 +24,8 @@ sigset_t stop_set() {
   if (ends_by_hangup()) sigaddset(&set, SIGHUP);
   return set;
 }
+
+void end_at_once(int signal) { ::_exit(128 + signal); }
 
 }  // namespace
 
@@ -44,6 +48,11 @@ int StopSignals::wait() {
   const sigset_t set = stop_set();
   int signal = 0;
   while (sigwait(&set, &signal) != 0) {}
+  if (::getpid() == 1) {  // the first process of a container: the kernel drops what it has no handler for
+    for (const int second : {SIGINT, SIGTERM, SIGHUP}) {
+      if (sigismember(&set, second) == 1) std::signal(second, end_at_once);
+    }
+  }
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   return signal;
 }
@@ -53,6 +62,7 @@ void StopSignals::wake() { ::kill(::getpid(), SIGTERM); }
 StartWatch::StartWatch(Nanos grace) {
   const sigset_t set = stop_set();
   watch_.emplace(set, grace, [set] {
+    finish_log();
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
       if (sigismember(&set, signal) == 1) std::signal(signal, SIG_DFL);
     }

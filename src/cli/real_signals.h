@@ -2,7 +2,8 @@
 // SIGINT, SIGTERM and SIGHUP as something to wait for: they end a process in order. A SIGHUP that the process was begun
 // to ignore (nohup) stays ignored.
 //
-// Threads: made in main() before any other thread (they inherit the blocked set); wait() on one thread at a time.
+// Threads: made in main() before any thread that takes signals (they inherit the blocked set); wait() on one thread at
+// a time.
 #pragma once
 
 #include <chrono>

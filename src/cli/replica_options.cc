@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "cli/front_options.h"
 #include "cli/real_interval.h"
 #include "server/command_line.h"
 #include "server/key_file.h"
@@ -32,7 +31,7 @@ void add_replica_options(CLI::App& app, ReplicaOptions& o) {
       ->type_name("FILE");
   app.add_option("--cacert", o.ca_file, "to https:// URLs: who may have issued the certificates, PEM")
       ->type_name("FILE");
-  app.add_option("--wait", o.wait_seconds, "for each change of a server that does it only without requests (SGLang)")
+  app.add_option("--wait", o.wait_seconds, "for each change of a server that, as SGLang, does it only without requests")
       ->type_name("SECONDS")
       ->check(whole_number())
       ->capture_default_str();
@@ -43,7 +42,7 @@ void add_replica_options(CLI::App& app, ReplicaOptions& o) {
 
 int switch_replicas(const char* command, const ReplicaOptions& o, const AttachedStorage& wanted) {
   std::string key = o.admin_key;
-  const Status filled = with_option("--admin-api-key-file", fill_key(key, o.key_file, "LARDER_ADMIN_API_KEY"));
+  const Status filled = fill_key(key, o.key_file, {"--admin-api-key", "LARDER_ADMIN_API_KEY"}, EmptyVariable::kNoKey);
   if (!filled.is_ok()) return fail_switch(command, filled, 2);
   std::vector<std::unique_ptr<StorageDoor>> doors;
   for (const std::string& text : o.urls) {

@@ -66,6 +66,7 @@ std::string group_of(std::string_view name) {
       {"hicache-storage-backend-extra-config", "Storage tier (L3)"},
       {"host", "Server"},
       {"port", "Server"},
+      {"max-connections", "Server"},
       {"api-key", "Server"},
       {"admin-api-key", "Server"},
       {"api-key-file", "Server"},
@@ -151,15 +152,17 @@ TraceOptions trace_options(const Options& options) {
   return {options.record_trace, options.record_trace_key, options.record_trace_block, options.record_trace_max_size};
 }
 
-// The file first, then the command line, then the checks.
+// The file first, then the command line.
 Status fill_options(const CommandLine& line, Options& options) {
   if (!line.config_path.empty()) LARDER_RETURN_IF_ERROR(set_options_from_file(options, line.config_path));
-  LARDER_RETURN_IF_ERROR(set_options(options, line.given));
-  LARDER_RETURN_IF_ERROR(set_log_options({options.log_level, options.log_format}));  // before anything logs
+  return set_options(options, line.given);
+}
+
+Status fill_keys_and_check(Options& options) {
   LARDER_RETURN_IF_ERROR(
-      with_option("--api-key-file", fill_key(options.api_key, options.api_key_file, "LARDER_API_KEY")));
-  LARDER_RETURN_IF_ERROR(with_option(
-      "--admin-api-key-file", fill_key(options.admin_api_key, options.admin_api_key_file, "LARDER_ADMIN_API_KEY")));
+      fill_key(options.api_key, options.api_key_file, {"--api-key", "LARDER_API_KEY"}, EmptyVariable::kRefused));
+  LARDER_RETURN_IF_ERROR(fill_key(options.admin_api_key, options.admin_api_key_file,
+                                  {"--admin-api-key", "LARDER_ADMIN_API_KEY"}, EmptyVariable::kRefused));
   LARDER_RETURN_IF_ERROR(check_exposure(options.host, !options.api_key.empty(), options.allow_no_key));
   LARDER_RETURN_IF_ERROR(TlsContext::check(tls_files(options)));
   LARDER_RETURN_IF_ERROR(check_trace_options(trace_options(options)));
@@ -180,10 +183,10 @@ std::string capacity_table(const SchedulerStats& stats) {
   return table.text(2);
 }
 
-int fail_serve(const Status& status) { return fail_command("larder serve", status); }
+int fail_serve(const Status& status) { return fail_server("larder serve", status); }
 
 int serve(const Options& options) {
-  StopSignals signals;  // before any thread
+  StopSignals signals;  // before any thread that takes signals
   StartWatch start;
   MetricsRegistry metrics;
   const auto trace = TraceRecorder::open(trace_options(options), real_file_system(), real_clock(), metrics);
@@ -211,10 +214,10 @@ int serve(const Options& options) {
               static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kBackupLimit).count()));
   std::fflush(stdout);
   (*api)->stop_accepting();
-  if (!(*api)->wait_drained(kServeDrainLimit)) std::fprintf(stderr, "larder serve: open requests were cut off\n");
+  if (!(*api)->wait_drained(kServeDrainLimit)) log_warning("serve", "open requests were cut off");
   api->reset();
   const Status backups = (*scheduler)->quiesce(kBackupLimit);
-  if (!backups.is_ok()) std::fprintf(stderr, "larder serve: backups: %s\n", backups.to_string().c_str());
+  if (!backups.is_ok()) log_warning("serve", "backups: " + backups.to_string());
   scheduler->reset();
   std::printf("stopped\n");
   return 0;
@@ -236,7 +239,12 @@ int serve_command(int argc, char** argv) {
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   take_switches(app, line);
   Options options;
-  const Status status = fill_options(line, options);
+  Status status = fill_options(line, options);
+  if (status.is_ok()) {
+    const Status logs = set_log_options({options.log_level, options.log_format});  // before anything logs
+    if (!logs.is_ok()) return fail_serve(logs);
+    status = fill_keys_and_check(options);
+  }
   if (!status.is_ok()) {
     (void)fail_serve(status);
     return 2;  // a file that cannot be read, too

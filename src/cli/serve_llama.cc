@@ -101,6 +101,10 @@ void add_llama_server_options(CLI::App& app, LlamaOptions& o) {
                  "ones get 503")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
+  app.add_option("--max-connections", s.listen.max_connections,
+                 "connections at once; then one that waits is closed, or a new one gets 503")
+      ->check(whole_number(1, 65535))
+      ->capture_default_str();
   add_log_options(app, o.log);
 }
 
@@ -112,7 +116,8 @@ Status fill_settings(LlamaOptions& o) {
   settings.saves = o.cache.saves;
   settings.trace = o.cache.trace;
   settings.hashes_data = o.cache.hashes_data;
-  LARDER_RETURN_IF_ERROR(with_option("--api-key-file", fill_key(settings.api_key, o.key_file, "LARDER_API_KEY")));
+  LARDER_RETURN_IF_ERROR(
+      fill_key(settings.api_key, o.key_file, {"--api-key", "LARDER_API_KEY"}, EmptyVariable::kRefused));
   LARDER_RETURN_IF_ERROR(check_exposure(settings.listen.host, !settings.api_key.empty(), o.allows_no_key));
   LARDER_RETURN_IF_ERROR(TlsContext::check(settings.listen.tls));
   if (o.template_file.empty()) return Status::ok();
@@ -122,10 +127,10 @@ Status fill_settings(LlamaOptions& o) {
   return Status::ok();
 }
 
-int fail(const Status& status) { return fail_command("larder serve", status); }
+int fail(const Status& status) { return fail_server("larder serve", status); }
 
 int run_llama(const ServeSettings& settings) {
-  StopSignals signals;  // before any thread
+  StopSignals signals;  // before any thread that takes signals
   StartWatch start;
   MetricsRegistry metrics;
   auto service = LlamaService::create(settings, real_file_system(), metrics);
@@ -135,7 +140,7 @@ int run_llama(const ServeSettings& settings) {
               (*service)->summary().c_str());
   std::fflush(stdout);
 
-  run_until_stopped(**service, signals, "larder serve");
+  run_until_stopped(**service, signals, "serve");
   service->reset();
   std::printf("stopped\n");
   return 0;

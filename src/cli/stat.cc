@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "base/http_client.h"
 #include "cli/commands.h"
-#include "cli/front_options.h"
 #include "cli/real_interval.h"
 #include "server/answer_hint.h"
 #include "server/command_line.h"
@@ -113,7 +112,7 @@ Status run_stat(const StatOptions& o) {
   const Result<HttpUrl> url = parse_http_url(o.url, o.ca_file);
   if (!url.is_ok()) return url.status();
   std::string key = o.api_key;
-  LARDER_RETURN_IF_ERROR(with_option("--api-key-file", fill_key(key, o.key_file, "LARDER_API_KEY")));
+  LARDER_RETURN_IF_ERROR(fill_key(key, o.key_file, {"--api-key", "LARDER_API_KEY"}, EmptyVariable::kNoKey));
   HttpClient client(*url, kTimeout, key);
   std::optional<Interval> interval;
   if (o.watch_seconds > 0) interval.emplace([&client] { client.cancel(); });
@@ -159,7 +158,8 @@ int stat_command(int argc, char** argv) {
       ->check(number_in(0.1, 86400));
   app.footer("\nExit codes: 0 done; 1 the server cannot be asked; 2 wrong arguments, or no such file.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  const Status status = run_stat(o);
+  Status status = run_stat(o);
+  if (app.count("--url") == 0) status = with_url_hint(status, "larder proxy: http://127.0.0.1:8080");
   return status.is_ok() ? 0 : fail_command("larder stat", status);
 }
 

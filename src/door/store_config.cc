@@ -68,7 +68,9 @@ Status read_own(const BackendOptions& own, StoreConfig& out) {
 const std::vector<BackendOptionHelp>& store_option_help() {
   static const std::vector<BackendOptionHelp> help = {
       {"timeout_seconds", "5", "how long a call may take that names no time of its own"},
-      {"staging_bytes", "128Mi", "memory between the engine's pages and the device, so that no call hangs with a disk"},
+      {"staging_bytes", "128Mi",
+       "memory between the engine's pages and the device, so that no call hangs with a disk; with share_directory no "
+       "page, and no group of pages, may be larger"},
       {"zero_copy", "false",
        "true: the device reads and writes the engine's pages themselves; a call then waits for what the disk works on, "
        "beyond its timeout"},

@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/json_text.h"
+
 namespace larder {
 namespace {
 
@@ -41,7 +43,7 @@ unsigned http_status_of(StatusCode code) {
 
 std::string error_body(unsigned status, std::string_view message, std::string_view param) {
   nlohmann::ordered_json error;
-  error["message"] = message;
+  error["message"] = cut_text(message, kMostErrorBytes);
   error["type"] = error_type(status);
   if (param.empty()) {
     error["param"] = nullptr;

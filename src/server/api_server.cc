@@ -20,13 +20,16 @@
 #include "server/json_reader.h"
 #include "server/metrics_json.h"
 #include "server/recent_requests.h"
+#include "server/refusal_log.h"
 #include "server/reply_format.h"
+#include "server/shared_answer.h"
 #include "server/ui_files.h"
 
 namespace larder {
 namespace {
 
 constexpr Nanos kExplainLimit = std::chrono::seconds(30);
+constexpr Nanos kBetweenEndings = std::chrono::milliseconds(100);
 constexpr std::size_t kAdminThreads = 4;
 constexpr std::size_t kRecentRequests = 256;
 constexpr std::size_t kAdminQueue = 64;
@@ -57,7 +60,9 @@ class Api final : public ApiServer {
         next_id_(std::make_shared<std::atomic<std::uint64_t>>(1)),
         recent_(std::make_shared<RecentRequests>(kRecentRequests)),
         started_unix_seconds_(clock_.wall_unix_seconds()),
+        refusals_(clock_),
         cache_admin_(scheduler_, clock_),
+        server_info_("info", [this] { return make_server_info(); }),
         admin_(std::make_unique<ThreadPoolExecutor>("admin", kAdminThreads, kAdminQueue, OnShutdown::kDrop)),
         work_(std::make_unique<ThreadPoolExecutor>("work", kWorkThreads, kWorkQueue, OnShutdown::kDrop)),
         rendering_(std::make_unique<ThreadPoolExecutor>("rendering", 1, kWorkQueue, OnShutdown::kDrop)) {}
@@ -67,6 +72,7 @@ class Api final : public ApiServer {
     listener_.reset();  // no handler runs from here on; answers of the admin threads are dropped
     work_.reset();
     rendering_.reset();
+    end_blocking();
     admin_.reset();
   }
 
@@ -74,6 +80,7 @@ class Api final : public ApiServer {
     ListenOptions listen = given;
     listen.host = options_.host;
     listen.port = options_.port;
+    listen.max_connections = options_.max_connections;
     if (!options_.ssl_certfile.empty()) listen.tls = tls_files(options_);
     auto listener = HttpListener::create(
         listen,
@@ -89,7 +96,10 @@ class Api final : public ApiServer {
 
   std::uint16_t port() const override { return port_.load(std::memory_order_relaxed); }
   std::string url() const override { return listener_->url(); }
-  void stop_accepting() override { listener_->stop_accepting(); }
+  void stop_accepting() override {
+    cache_admin_.stop();
+    listener_->stop_accepting();
+  }
   bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
 
  private:
@@ -112,7 +122,6 @@ class Api final : public ApiServer {
     static constexpr AuthLevel kNormal = AuthLevel::kNormal;
     static constexpr AuthLevel kAdmin = AuthLevel::kAdminOptional;
     static constexpr Blocking explain = [](Api& api, const HttpRequest& r) { return api.explain(r); };
-    static constexpr Blocking server_info = [](Api& api, const HttpRequest&) { return api.server_info(); };
     static constexpr Blocking flush = [](Api& api, const HttpRequest& r) { return api.cache_admin_.flush(r); };
     static constexpr Blocking quiesce = [](Api& api, const HttpRequest& r) { return api.cache_admin_.quiesce(r); };
     static constexpr Blocking storage_backend = [](Api& api, const HttpRequest& r) {
@@ -128,8 +137,8 @@ class Api final : public ApiServer {
         {"/v1/models", "GET", kNormal, &Api::models, nullptr},
         {"/model_info", "GET", kNormal, &Api::model_info, nullptr},
         {"/get_model_info", "GET", kNormal, &Api::model_info, nullptr},
-        {"/server_info", "GET", kNormal, nullptr, server_info},
-        {"/get_server_info", "GET", kNormal, nullptr, server_info},
+        {"/server_info", "GET", kNormal, &Api::server_info, nullptr},
+        {"/get_server_info", "GET", kNormal, &Api::server_info, nullptr},
         {"/recent_requests", "GET", kAdmin, &Api::recent_requests, nullptr},
         {"/ui", "GET", kOpen, &Api::ui, nullptr},
         {"/ui/app.js", "GET", kOpen, &Api::ui, nullptr},
@@ -183,7 +192,7 @@ class Api final : public ApiServer {
       return std::nullopt;
     }
     count_route(route->path);
-    if (refused.status >= 400) audit(*route, request, refused.status);
+    if (refused.status >= 400 && route->level == AuthLevel::kAdminOptional) refusals_.add(request, refused.status);
     return refused;
   }
 
@@ -207,8 +216,8 @@ class Api final : public ApiServer {
     return false;
   }
 
-  // One line for each administrative request, answered or refused: who, what, and how it ended. Looking that succeeds
-  // is no news.
+  // One line for each administrative request that was let in: who, what, and how it ended. Looking that succeeds is no
+  // news.
   static void audit(const Route& route, const HttpRequest& request, unsigned status) {
     if (route.level != AuthLevel::kAdminOptional) return;
     if (request.method == "GET" && !route.has_get_form && status < 400) return;
@@ -232,6 +241,8 @@ class Api final : public ApiServer {
 
   void run_blocking(const Route& route, HttpRequest request, const Exchange& exchange) {
     const Status posted = admin_->post([this, &route, request = std::move(request), exchange] {
+      const BlockingCall call(*this);
+      if (call.is_late()) return;
       try {
         HttpResponse response = route.blocking(*this, request);
         audit(route, request, response.status);
@@ -242,6 +253,39 @@ class Api final : public ApiServer {
       }
     });
     if (!posted.is_ok()) exchange->respond(error_response(503, "too many administrative requests are waiting"));
+  }
+
+  // One call that an admin thread makes, while it is under way.
+  class BlockingCall {
+   public:
+    explicit BlockingCall(Api& api) : api_(api) {
+      LockGuard guard(api_.blocking_mutex_);
+      is_late_ = api_.is_ending_;
+      ++api_.blocking_;
+    }
+    ~BlockingCall() {
+      LockGuard guard(api_.blocking_mutex_);
+      if (--api_.blocking_ == 0) api_.blocking_ended_.notify_all();
+    }
+    BlockingCall(const BlockingCall&) = delete;
+    BlockingCall& operator=(const BlockingCall&) = delete;
+    [[nodiscard]] bool is_late() const { return is_late_; }  // nobody waits for its answer
+
+   private:
+    Api& api_;
+    bool is_late_ = false;
+  };
+
+  // A clear or an explain may have a minute left, and nobody waits for its answer any more. Asks again and again: a
+  // call may have been about to begin its wait.
+  void end_blocking() LARDER_EXCLUDES(blocking_mutex_) {
+    for (;;) {
+      scheduler_.end_waits();
+      LockGuard guard(blocking_mutex_);
+      is_ending_ = true;
+      if (blocking_ == 0) return;
+      blocking_ended_.wait_for(blocking_mutex_, kBetweenEndings);
+    }
   }
 
   // What takes a while: on an I/O thread, nobody else would be answered meanwhile.
@@ -261,7 +305,12 @@ class Api final : public ApiServer {
   CompletionContext completion_context() const { return {&scheduler_, &clock_, next_id_, recent_, trace_}; }
 
   void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange) {
-    auto completion = std::make_shared<Completion>(completion_context(), exchange, std::move(format), body.is_stream);
+    start_completion(std::move(body), std::move(format), exchange, completion_context());
+  }
+
+  static void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange,
+                               CompletionContext context) {
+    auto completion = std::make_shared<Completion>(std::move(context), exchange, std::move(format), body.is_stream);
     auto prompts = std::make_shared<std::vector<PromptRequest>>(std::move(body.prompts));
     exchange->post([completion, prompts] { completion->start(std::move(*prompts)); });
   }
@@ -295,14 +344,19 @@ class Api final : public ApiServer {
     start_completion(std::move(*body), make_openai_format(std::move(format)), exchange);
   }
 
+  // No user's request: neither traces nor numbers know of it.
   void health_generate(const HttpRequest&, const Exchange& exchange) {
     CompletionBody body;
     PromptRequest prompt;
     prompt.generate.tokens = {0};
     prompt.generate.max_new_tokens = 1;
     prompt.generate.ignore_eos = true;
+    prompt.generate.is_probe = true;
     body.prompts.push_back(std::move(prompt));
-    start_completion(std::move(body), std::make_unique<HealthFormat>(), exchange);
+    CompletionContext context = completion_context();
+    context.recent = nullptr;
+    context.trace = nullptr;
+    start_completion(std::move(body), std::make_unique<HealthFormat>(), exchange, std::move(context));
   }
 
   // --- what the server says about itself ---
@@ -320,7 +374,10 @@ class Api final : public ApiServer {
     exchange->respond(json_response(dump_json(model_info_json(options_, model_))));
   }
 
-  HttpResponse server_info() {
+  // It may wait for the scheduler, and who asks is no administrator: it must not take the threads of those who are.
+  void server_info(const HttpRequest&, const Exchange& exchange) { server_info_.ask(exchange); }
+
+  HttpResponse make_server_info() {
     nlohmann::ordered_json info = server_info_json(options_, model_, scheduler_.stats());
     info["port"] = port();
     return json_response(dump_json(info));
@@ -362,8 +419,14 @@ class Api final : public ApiServer {
   const std::shared_ptr<RecentRequests> recent_;  // completions may outlive the server
   const std::int64_t started_unix_seconds_;
 
+  RefusalLog refusals_;
   CacheAdmin cache_admin_;
   std::atomic<std::uint16_t> port_{0};
+  SharedAnswer server_info_;
+  RankedMutex blocking_mutex_{LockRank::kServer};
+  RankedCondition blocking_ended_;
+  std::size_t blocking_ LARDER_GUARDED_BY(blocking_mutex_) = 0;  // calls under way
+  bool is_ending_ LARDER_GUARDED_BY(blocking_mutex_) = false;
   std::unique_ptr<ThreadPoolExecutor> admin_;
   std::unique_ptr<ThreadPoolExecutor> work_;       // parses large bodies
   std::unique_ptr<ThreadPoolExecutor> rendering_;  // of /metrics

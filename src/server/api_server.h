@@ -4,9 +4,10 @@
 // Purpose: parses, authorizes, routes, and answers. No state of its own but counters; everything it says comes from the
 // scheduler. Routes and bodies: docs/ARCHITECTURE.md ("HTTP"), errors: docs/errors.md.
 // Threads: requests arrive on the listener's I/O threads; what blocks (flush, quiesce, stats, explain) runs on a small
-// executor of its own. create(), stop_accepting(), wait_drained() and the destructor from one thread.
-// Lifetime: scheduler, clock and metrics outlive it. The destructor ends open requests and joins its threads: a
-// flush or quiesce that waits ends within a second, an attach once its backend was tried out (at most a minute).
+// executor of its own, and /server_info on a thread of its own. create(), stop_accepting(), wait_drained() and the
+// destructor from one thread. Lifetime: scheduler, clock and metrics outlive it. The destructor ends open requests and
+// joins its threads: who waits for the scheduler ends within a second (Scheduler::end_waits()), an attach once its
+// backend was tried out, a detach once its backend is closed (at most a minute).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct ApiParts {
   Scheduler* scheduler = nullptr;
   Clock* clock = nullptr;
   MetricsRegistry* metrics = nullptr;
-  ListenOptions listen;            // host, port and, if it has any, files of TLS are taken from the scheduler's options
+  // Host, port, connections and, if it has any, files of TLS are taken from the scheduler's options.
+  ListenOptions listen;
   TraceRecorder* trace = nullptr;  // told of every prompt; outlives the server
 };
 
@@ -39,7 +41,7 @@ class ApiServer {
 
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   [[nodiscard]] virtual std::string url() const = 0;  // "http://127.0.0.1:30000"
-  // First step of an orderly stop; open requests go on.
+  // First step of an orderly stop; open requests go on, but for a flush or quiesce that waits.
   virtual void stop_accepting() = 0;
   // Waits until no connection is left; false if `limit` ended first.
   virtual bool wait_drained(Nanos limit) = 0;

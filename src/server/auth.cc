@@ -51,11 +51,11 @@ bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_ad
   return wants_admin_key || options.api_key.empty();
 }
 
-void log_audit(const HttpRequest& request, unsigned status) {
-  log_line(
-      status < 400 ? LogLevel::kInfo : LogLevel::kWarning, "server/audit",
-      fmt::format("{} {} from {}: {} ({}), request {}", request.method, request.path,
-                  request.peer.empty() ? "an unknown address" : request.peer, status, http_reason(status), request.id));
+void log_audit(const HttpRequest& request, unsigned status, std::uint64_t untold) {
+  log_line(status < 400 ? LogLevel::kInfo : LogLevel::kWarning, "server/audit",
+           fmt::format("{} {} from {}: {} ({}), request {}{}", request.method, request.path,
+                       request.peer.empty() ? "an unknown address" : request.peer, status, http_reason(status),
+                       request.id, untold == 0 ? "" : fmt::format("; {} more before it have no line", untold)));
 }
 
 bool is_loopback_host(std::string_view host) {

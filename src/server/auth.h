@@ -11,6 +11,7 @@
 // Threads: pure.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "base/status.h"
@@ -31,8 +32,9 @@ enum class AuthLevel : unsigned char { kOpen, kNormal, kAdminOptional };
 // Nobody holds a key that would let them: then only requests from this machine are answered.
 [[nodiscard]] bool is_for_loopback_only(const Options& options, AuthLevel level, bool wants_admin_key);
 
-// One line of the log about an administrative request, answered or refused: who, what, how it ended, its id.
-void log_audit(const HttpRequest& request, unsigned status);
+// One line of the log about an administrative request, answered or refused: who, what, how it ended, its id; and how
+// many like it have no line. Those that are refused at the door go through a RefusalLog (server/refusal_log.h).
+void log_audit(const HttpRequest& request, unsigned status, std::uint64_t untold = 0);
 
 // Is `host` an address that only this machine reaches? By its text: "localhost", "127.x.x.x", "::1".
 [[nodiscard]] bool is_loopback_host(std::string_view host);

@@ -10,6 +10,7 @@
 #include "engine/request_metrics.h"
 #include "server/api_error.h"
 #include "server/json_reader.h"
+#include "server/json_text.h"
 
 namespace larder {
 namespace {
@@ -35,6 +36,11 @@ class OneAtATime {
  private:
   std::atomic<bool>* const taken_;
 };
+
+// In text, as clients of SGLang expect it. What the status says may repeat the request.
+HttpResponse storage_error(std::string_view what, const Status& status) {
+  return text_response(400, fmt::format("{}{}\n", what, cut_text(status.message(), kMostErrorBytes)));
+}
 
 HttpResponse storage_is_busy() {
   return error_response(409,
@@ -116,18 +122,14 @@ HttpResponse CacheAdmin::attach(const HttpRequest& request) {
   if (in.is_ok() && wanted.backend.empty()) in.fail_type("hicache_storage_backend", "the name of a backend");
   if (!in.is_ok()) return error_response(in.status());
   const Status status = scheduler_.attach_storage(wanted, kStorageLimit);
-  if (!status.is_ok()) {
-    return text_response(400, fmt::format("Failed to attach HiCache storage backend.\n{}\n", status.message()));
-  }
+  if (!status.is_ok()) return storage_error("Failed to attach HiCache storage backend.\n", status);
   set_storage_name(wanted.backend);
   return text_response(200, "HiCache storage backend attached.\nAttached HiCache storage backend successfully.\n");
 }
 
 HttpResponse CacheAdmin::detach() {
   const Status status = scheduler_.detach_storage(kStorageLimit);
-  if (!status.is_ok()) {
-    return text_response(400, fmt::format("Failed to detach HiCache storage backend.\n{}\n", status.message()));
-  }
+  if (!status.is_ok()) return storage_error("Failed to detach HiCache storage backend.\n", status);
   set_storage_name("");
   return text_response(200, "HiCache storage backend detached.\nDetached HiCache storage backend successfully.\n");
 }
@@ -136,7 +138,7 @@ HttpResponse CacheAdmin::clear_storage() {
   const OneAtATime turn(is_switching_);
   if (!turn) return storage_is_busy();
   const Status status = scheduler_.clear_storage(kStorageLimit);
-  if (!status.is_ok()) return text_response(400, status.message() + "\n");
+  if (!status.is_ok()) return storage_error("", status);
   return text_response(200, "Hierarchical cache storage backend cleared.\n");
 }
 

@@ -85,7 +85,15 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
 }
 
 int fail_command(const char* command, const Status& status) {
-  std::fprintf(stderr, "%s: %s\n", command, status.message().c_str());
+  std::fputs(failure_line(command, status).c_str(), stderr);
+  return failure_exit_code(status);
+}
+
+std::string failure_line(const char* command, const Status& status) {
+  return fmt::format("{}: {}\n", command, status.message());
+}
+
+int failure_exit_code(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound ? 2 : 1;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "base/status.h"
 
@@ -31,5 +32,8 @@ namespace larder {
 // Says why `command` ("larder serve") could not do what it was asked, and answers its exit code: 2 where the command
 // line, or what it names, is to be mended, so that another start would be in vain; else 1. Precondition: not ok.
 int fail_command(const char* command, const Status& status);
+// What it says, with the line's end, and what it answers.
+[[nodiscard]] std::string failure_line(const char* command, const Status& status);
+[[nodiscard]] int failure_exit_code(const Status& status);
 
 }  // namespace larder

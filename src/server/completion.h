@@ -56,7 +56,8 @@ struct CompletionState {
   double ttft_seconds = 0, queue_seconds = 0, e2e_seconds = 0;
 
   // What a stream has sent.
-  std::size_t sent_tokens = 0, sent_text = 0;
+  std::size_t sent_tokens = 0, sent_text = 0;  // bytes
+  std::size_t sent_characters = 0;             // of sent_text; /generate counts them
   bool is_head_sent = false, is_end_sent = false;
 
   [[nodiscard]] bool is_ended() const { return finish != FinishReason::kRunning || !status.is_ok(); }

@@ -9,6 +9,7 @@
 #include "base/nearest_word.h"
 #include "engine/tokenizer.h"
 #include "server/json_reader.h"
+#include "server/json_text.h"
 
 namespace larder {
 namespace {
@@ -202,8 +203,8 @@ constexpr std::string_view kSamplingNames[] = {"max_new_tokens",
 void refuse_unknown_sampling(JsonReader& in, const json& params) {
   for (const auto& [name, value] : params.items()) {
     if (std::find(std::begin(kSamplingNames), std::end(kSamplingNames), name) != std::end(kSamplingNames)) continue;
-    in.fail(invalid_argument(
-        fmt::format("unknown sampling parameter 'sampling_params.{}'{}", name, did_you_mean(name, kSamplingNames))));
+    in.fail(invalid_argument(fmt::format("unknown sampling parameter 'sampling_params.{}'{}", cut_text(name),
+                                         did_you_mean(name, kSamplingNames))));
   }
 }
 

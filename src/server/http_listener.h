@@ -39,7 +39,10 @@ struct ListenOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;  // 0: any free one
   std::uint32_t io_threads = 2;
-  std::uint32_t max_connections = 768;         // further ones get 503 and are closed
+  // Beyond it the one that has waited longest for a request, or for the rest of a head, is closed; where none has
+  // waited for least_wait, the new one gets 503.
+  std::uint32_t max_connections = 768;
+  Nanos least_wait = std::chrono::seconds(1);
   std::uint64_t max_body_bytes = 64ull << 20;  // longer: 413; of a GET or HEAD 64 KiB
   // Of all requests at once, for as long as they keep their bodies. A body of more than 64 KiB that goes beyond it gets
   // 503; the others go on.
@@ -70,7 +73,8 @@ class HttpExchange {
   // Strand only, one at a time: `written` runs on the strand when the piece is out; it is destroyed unrun when the
   // connection ends first. `last` ends the answer.
   virtual void write(std::string bytes, bool last, std::function<void()> written) = 0;
-  // Strand only. `gone` runs at most once, on the strand, if the connection ends before the answer is complete.
+  // Strand only. `gone` runs at most once, on the strand, if the connection ends before the answer is complete. Who
+  // says this makes what takes long: a client that only ends what it sends, and might still read, counts as gone then.
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 

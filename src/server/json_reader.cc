@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/json_text.h"
+
 namespace larder {
 namespace {
 
@@ -38,10 +40,11 @@ std::size_t too_deep_at(std::string_view text) {
 Status too_deep() { return invalid_argument(fmt::format("JSON nested deeper than {} levels", kMaxJsonDepth)); }
 
 // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ..." -> "syntax error ..."
+// Cut: the parser repeats what it read last, all of a long string for instance.
 std::string parser_text(const json::parse_error& error) {
   const std::string_view text = error.what();
   const std::size_t colon = text.find(": ");
-  return std::string(colon == std::string_view::npos ? text : text.substr(colon + 2));
+  return cut_text(colon == std::string_view::npos ? text : text.substr(colon + 2));
 }
 
 std::string place_of(std::string_view text, std::size_t offset) {
@@ -94,7 +97,7 @@ Result<json> parse_json_object(std::string_view text, std::size_t most) {
     const std::size_t offset = error.byte > 0 ? error.byte - 1 : 0;
     return invalid_argument(fmt::format("malformed JSON at {}: {}", place_of(text, offset), parser_text(error)));
   } catch (const json::exception& error) {  // a number beyond the range of double
-    return invalid_argument(fmt::format("malformed JSON: {}", error.what()));
+    return invalid_argument(fmt::format("malformed JSON: {}", cut_text(error.what())));
   }
 }
 

@@ -19,6 +19,19 @@ TEST(ParseJsonObject, ANulIsNoJson) {
   EXPECT_EQ((*escaped)["a"], std::string(1, '\0'));
 }
 
+TEST(ParseJsonObject, AnErrorShowsTheBeginningOfALongToken) {
+  std::string token;
+  for (int i = 0; i < 10'000; ++i) token += "\u00fc";
+  for (const std::string& text :
+       {"\"" + token, "{\"" + token + "\xff\": 1}", "{\"a\": " + std::string(10'000, '1') + "}"}) {
+    const std::string message = parse_json_object(text).status().message();
+    EXPECT_TRUE(message.starts_with("malformed JSON")) << message;
+    EXPECT_TRUE(message.ends_with("...")) << message;
+    EXPECT_LT(message.size(), 300u);
+    EXPECT_EQ(nlohmann::json::parse(nlohmann::json(message).dump()), message) << "no character is cut";
+  }
+}
+
 // A file of another kind has more brackets open than JSON may have, and what is wrong with it is something else.
 TEST(ParseJsonObject, WhatIsNoJsonIsMalformedHoweverDeep) {
   const std::string deep(100, '[');

@@ -32,4 +32,9 @@ std::size_t utf8_cut(std::string_view text, std::size_t begin, std::size_t limit
   return end;
 }
 
+std::string cut_text(std::string_view text, std::size_t most) {
+  const std::size_t end = utf8_cut(text, 0, most);
+  return std::string(text.substr(0, end)) + (end < text.size() ? "..." : "");
+}
+
 }  // namespace larder

@@ -7,12 +7,15 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -26,8 +29,46 @@ constexpr auto kKillAfter = std::chrono::seconds(20);
 
 Status system_error(std::string_view what) { return unavailable(fmt::format("{}: {}", what, std::strerror(errno))); }
 
+#ifdef SYS_close_range
+constexpr long kCloseRange = SYS_close_range;
+#else
+constexpr long kCloseRange = -1;  // ENOSYS, as of a kernel before 5.11
+#endif
+constexpr unsigned kCloseRangeCloexec = 1u << 2;
+constexpr rlim_t kMostTried = 1u << 20;  // where the limit is next to none, this stays short of a second
+
+// Of the descriptors that arguments name: a shell hands over /dev/fd/63 for `<(command)`.
+std::vector<int> named_descriptors(const std::vector<std::string>& arguments) {
+  std::vector<int> named;
+  for (const std::string& argument : arguments) {
+    for (const std::string_view place : {"/dev/fd/", "/proc/self/fd/"}) {
+      const std::size_t at = argument.find(place);
+      if (at == std::string::npos) continue;
+      int number = -1;
+      (void)std::from_chars(argument.data() + at + place.size(), argument.data() + argument.size(), number);
+      if (number > STDERR_FILENO) named.push_back(number);
+    }
+  }
+  return named;
+}
+
+// What the exec keeps open: 0 to 2, and `kept`. A socket that listens would keep its port taken while the child lives.
+// Async-signal-safe.
+void close_rest_on_exec(const std::vector<int>& kept) {
+  if (::syscall(kCloseRange, STDERR_FILENO + 1, ~0u, kCloseRangeCloexec) != 0) {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = kMostTried;
+    const int end = static_cast<int>(std::min(limit.rlim_cur, kMostTried));
+    for (int descriptor = STDERR_FILENO + 1; descriptor < end; ++descriptor) {
+      (void)::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+    }
+  }
+  for (const int descriptor : kept) (void)::fcntl(descriptor, F_SETFD, 0);
+}
+
 // In the child, between fork and exec: async-signal-safe calls only.
-[[noreturn]] void become(const std::vector<char*>& arguments, int output, const char* error_path, int parent) {
+[[noreturn]] void become(const std::vector<char*>& arguments, const std::vector<int>& kept, int output,
+                         const char* error_path, int parent) {
   // A group of its own: what the keyboard sends to the terminal's group is for the parent, which ends its child itself.
   ::setpgid(0, 0);
   // Not SIGTERM: a llama-server that was ending by itself has been seen to hang, with all its memory.
@@ -41,6 +82,7 @@ Status system_error(std::string_view what) { return unavailable(fmt::format("{}:
     const int errors = ::open(error_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (errors >= 0) ::dup2(errors, STDERR_FILENO);
   }
+  close_rest_on_exec(kept);
   ::execv(arguments[0], arguments.data());
   ::_exit(127);
 }
@@ -57,6 +99,7 @@ Status ChildProcess::start(const std::vector<std::string>& arguments, const std:
   std::vector<char*> raw;
   for (const std::string& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
   raw.push_back(nullptr);
+  const std::vector<int> kept = named_descriptors(arguments);
   const int parent = ::getpid();
   const int pid = ::fork();
   if (pid < 0) {
@@ -65,7 +108,7 @@ Status ChildProcess::start(const std::vector<std::string>& arguments, const std:
     ::close(ends[1]);
     return status;
   }
-  if (pid == 0) become(raw, ends[1], error_path.empty() ? nullptr : error_path.c_str(), parent);
+  if (pid == 0) become(raw, kept, ends[1], error_path.empty() ? nullptr : error_path.c_str(), parent);
   ::close(ends[1]);
   pid_ = pid;
   output_ = ends[0];

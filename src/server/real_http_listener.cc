@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // HttpListener on Asio: the acceptor and its threads. Its connections, and Boost.Beast: real_http_session.cc.
 
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -39,6 +40,10 @@ constexpr std::size_t kMaxRefusals = 64;  // connections beyond the limit that a
 constexpr auto kAcceptRetryDelay = std::chrono::milliseconds(100);
 constexpr auto kBetweenComplaints = std::chrono::seconds(10);
 
+// Asio opens and accepts without it. A program that is started in between gets none all the same
+// (server/real_child_process.h).
+void close_on_exec(int descriptor) { (void)::fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
+
 class BeastListener final : public HttpListener {
  public:
   BeastListener(const ListenOptions& options, Handler handler, Gate gate, MetricsRegistry& metrics)
@@ -75,6 +80,7 @@ class BeastListener final : public HttpListener {
     if (error || found.empty()) return host_error(error);
     const Tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), error);
+    if (!error) close_on_exec(acceptor_.native_handle());
     if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
@@ -170,8 +176,8 @@ class BeastListener final : public HttpListener {
                            asio::bind_executor(strand_, [this](ErrorCode error, Tcp::socket socket) {
                              if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
                              if (error) return accept_later(error);
-                             try_to_admit(std::move(socket));
-                             accept_next();
+                             accept_next();  // first: whatever becomes of this one, others are accepted
+                             place(std::make_shared<Tcp::socket>(std::move(socket)));
                            }));
   }
 
@@ -191,30 +197,66 @@ class BeastListener final : public HttpListener {
     });
   }
 
-  // admit() throws only when memory is out: this connection ends, others are accepted.
-  void try_to_admit(Tcp::socket socket) {
+  // Admits it. Where all places are taken, the connection that has waited longest gives up its own first.
+  // Only when memory is out something throws: this connection ends.
+  void place(const std::shared_ptr<Tcp::socket>& socket) {
+    if (!acceptor_.is_open()) return;
     try {
-      admit(std::move(socket));
+      if (const std::shared_ptr<HttpSession> oldest = one_to_close()) {
+        return oldest->post([this, oldest, socket] {
+          oldest->close_for_another();
+          asio::post(strand_, [this, socket] { place(socket); });
+        });
+      }
+      admit(std::move(*socket));
     } catch (const std::exception& error) {
       log_error("server", fmt::format("a connection was not taken: {}", error.what()));
     }
   }
 
+  // Null: there is a place left, or none has waited for least_wait. Cost: one look at each connection, for each new one
+  // that finds no place.
+  std::shared_ptr<HttpSession> one_to_close() {
+    std::shared_ptr<HttpSession> longest;
+    TimePoint began = core_->latest_begin();
+    const std::weak_ptr<HttpSession>* found = nullptr;
+    LockGuard guard(core_->mutex);
+    if (!is_full()) return longest;
+    for (const auto& [session, weak] : core_->sessions) {
+      const TimePoint its = session->wait.began();
+      if (its > began) continue;
+      began = its;
+      found = &weak;
+    }
+    if (found != nullptr) longest = found->lock();
+    return longest;
+  }
+
+  bool is_full() LARDER_REQUIRES(core_->mutex) {
+    return core_->sessions.size() - core_->refusals >= core_->options.max_connections;
+  }
+
   void admit(Tcp::socket socket) {
+    close_on_exec(socket.native_handle());
     ErrorCode ignored;
     socket.set_option(Tcp::no_delay(true), ignored);
     auto session = make_http_session(core_, std::move(socket), tls_ ? tls_->current().get() : nullptr);
-    bool is_full = false;
+    bool is_refused = false;
     {
       LockGuard guard(core_->mutex);
-      is_full = core_->sessions.size() - core_->refusals >= core_->options.max_connections;
-      if (is_full && core_->refusals >= kMaxRefusals) return;  // the socket closes here
-      if (is_full) ++core_->refusals;
+      is_refused = is_full();
+      if (is_refused && core_->refusals >= kMaxRefusals) return;  // the socket closes here
+      if (is_refused) {
+        ++core_->refusals;
+        session->wait.begin_without_place();
+      } else {
+        session->wait.begin(real_clock().now());
+      }
       core_->sessions.emplace(session.get(), session);
       core_->open.set(static_cast<double>(core_->sessions.size()));
     }
-    (is_full ? core_->refused : core_->accepted).increment();
-    session->post([session, is_full] { is_full ? session->refuse_connection() : session->start(); });
+    (is_refused ? core_->refused : core_->accepted).increment();
+    session->post([session, is_refused] { is_refused ? session->refuse_connection() : session->start(); });
   }
 
   void close_acceptor() {

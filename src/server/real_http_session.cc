@@ -13,18 +13,17 @@
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <cassert>
-#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
 #include "server/api_error.h"
+#include "server/real_http_body.h"
 #include "server/real_http_stream.h"
 
 namespace larder {
@@ -38,42 +37,9 @@ using ErrorCode = boost::system::error_code;
 
 constexpr auto kDrainLimit = std::chrono::seconds(2);  // reading what a refused client still sends
 
-// Bodies up to this size are always taken: a server that is full of large ones still answers small questions.
-constexpr std::uint64_t kSmallBodyBytes = 64u << 10;
-
 // Beyond the limit of a head: what one read brings. Of what stands around the pieces of a chunked body (extensions, the
 // fields behind it) Beast keeps as much as comes, up to the limit of its buffer.
 constexpr std::size_t kReadAheadBytes = 128u << 10;
-
-// A body that grows with what comes, and not to what its head promises; without memory it fails and does not throw.
-struct GrowingBody {
-  using value_type = std::string;
-
-  class Reader {
-   public:
-    template <bool is_request, class Fields>
-    Reader(http::header<is_request, Fields>&, value_type& body) : body_(body) {}
-    void init(const boost::optional<std::uint64_t>&, ErrorCode& error) { error = {}; }
-    template <class Buffers>
-    std::size_t put(const Buffers& buffers, ErrorCode& error) {
-      error = {};
-      try {
-        for (const auto buffer : beast::buffers_range_ref(buffers)) {
-          body_.append(static_cast<const char*>(buffer.data()), buffer.size());
-        }
-      } catch (const std::bad_alloc&) {
-        error = make_error_code(boost::system::errc::not_enough_memory);
-        return 0;
-      }
-      return beast::buffer_bytes(buffers);
-    }
-    void finish(ErrorCode& error) { error = {}; }
-
-   private:
-    value_type& body_;
-  };
-  using reader = Reader;  // Beast's name
-};
 
 // Of a handshake: what came is a request in the clear.
 bool is_plain_http(const ErrorCode& error) {
@@ -81,28 +47,6 @@ bool is_plain_http(const ErrorCode& error) {
   return error.category() == asio::error::get_ssl_category() && ERR_GET_LIB(code) == ERR_LIB_SSL &&
          ERR_GET_REASON(code) == SSL_R_HTTP_REQUEST;
 }
-
-// The bytes of one body count in HttpCore::body_bytes while this lives: in the session that reads it, then in the
-// request.
-class BodyHold {
- public:
-  explicit BodyHold(std::shared_ptr<HttpCore> core) : core_(std::move(core)) {}
-  ~BodyHold() { core_->body_bytes.fetch_sub(bytes_, std::memory_order_relaxed); }
-  BodyHold(const BodyHold&) = delete;
-  BodyHold& operator=(const BodyHold&) = delete;
-
-  // The body has `bytes` now. False: all bodies together have too many.
-  [[nodiscard]] bool grow_to(std::uint64_t bytes) {
-    const std::uint64_t more = bytes - bytes_;
-    const std::uint64_t before = core_->body_bytes.fetch_add(more, std::memory_order_relaxed);
-    bytes_ = bytes;
-    return more == 0 || bytes <= kSmallBodyBytes || before + more <= core_->options.max_open_body_bytes;
-  }
-
- private:
-  const std::shared_ptr<HttpCore> core_;
-  std::uint64_t bytes_ = 0;
-};
 
 // A piece of an answer in the chunked coding; the last one ends it.
 void append_chunk(std::string_view bytes, bool last, std::string& out) {
@@ -115,6 +59,18 @@ std::string random_prefix() {
   std::array<unsigned char, 4> bytes{};
   (void)::RAND_bytes(bytes.data(), static_cast<int>(bytes.size()));
   return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+bool has_other_coding(const HttpRequest& head) {
+  return std::ranges::any_of(head.fields, [](const HttpField& field) {
+    return is_same_field_name(field.name, "transfer-encoding") && !is_same_field_name(field.value, "chunked");
+  });
+}
+
+std::string id_of(const HttpRequest& head, HttpCore& core) {
+  const std::string* given = find_field(head.fields, "x-request-id");
+  if (given != nullptr && is_request_id(*given)) return *given;
+  return fmt::format("{}-{}", core.id_prefix, core.next_id.fetch_add(1, std::memory_order_relaxed));
 }
 
 // One connection. All members are owned by its strand, but for what is marked otherwise.
@@ -148,8 +104,13 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
   void stop_if_idle() override {
-    const bool has_begun = buffer_.size() > 0 || (parser_ && parser_->got_some());
-    if (is_waiting_ && !has_begun) close();
+    if (is_idle()) close();
+  }
+
+  void close_for_another() override {
+    if (wait.began() > core_->latest_begin()) return;
+    core_->closed_waiting.increment();
+    close();
   }
 
   void close_now() override { lost(); }
@@ -204,6 +165,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   void on_gone(std::uint64_t serial, std::function<void()> gone) {
     if (serial == serial_ && in_request_) {
       gone_ = std::move(gone);
+      if (has_client_ended_ && !is_ending_) lost();
     } else {
       gone();
     }
@@ -241,8 +203,14 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     return *parser_;
   }
 
+  // Nothing is answered, and nothing of a request has come.
+  [[nodiscard]] bool is_idle() const {
+    const bool has_begun = buffer_.size() > 0 || (parser_ && parser_->got_some());
+    return wait.is_on() && !has_begun;
+  }
+
   void read_next() {
-    is_waiting_ = true;
+    wait.begin(real_clock().now());
     id_.clear();
     parser_.emplace();
     parser_->header_limit(core_->options.max_header_bytes);
@@ -254,11 +222,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   void on_head(ErrorCode error) {
     if (is_closed_) return;
-    is_waiting_ = false;
+    wait.end();
     if (error) return read_failed(error);
     take_head();
     if (!parsed_.is_ok()) return refuse(error_response(parsed_));
-    if (has_other_coding()) {
+    if (has_other_coding(request_)) {
       // Where its body ends is not known; what comes behind the head would be taken for the next request.
       return fail_request(400, "Transfer-Encoding: a body is sent with Content-Length, or chunked");
     }
@@ -278,12 +246,6 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     } else {
       read_body();
     }
-  }
-
-  [[nodiscard]] bool has_other_coding() const {
-    return std::ranges::any_of(request_.fields, [](const HttpField& field) {
-      return is_same_field_name(field.name, "transfer-encoding") && !is_same_field_name(field.value, "chunked");
-    });
   }
 
   // Of the request whose head is here. A question has no body to speak of, and some may be asked by everybody.
@@ -310,18 +272,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     if (peer) request_.peer = peer->to_string();
     const bool is_passed_on = is_from_web_page(request_.fields) || is_forwarded(request_.fields);
     request_.is_loopback = peer && peer->is_loopback() && !is_passed_on;
-    name_request();
+    id_ = id_of(request_, *core_);
     request_.id = id_;
     const auto target = head.target();
     request_.target = origin_form({target.data(), target.size()});
     parsed_ = parse_target(request_.target, request_);
-  }
-
-  void name_request() {
-    const std::string* given = find_field(request_.fields, "x-request-id");
-    id_ = given != nullptr && is_request_id(*given)
-              ? *given
-              : fmt::format("{}-{}", core_->id_prefix, core_->next_id.fetch_add(1, std::memory_order_relaxed));
   }
 
   void read_body() {
@@ -374,6 +329,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     is_chunked_ = false;
     is_bodyless_ = false;
     is_ending_ = false;
+    has_client_ended_ = false;
     keep_alive_ = message.keep_alive();
     version_ = message.version();
     is_head_ = request_.is_head;
@@ -388,9 +344,13 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   // Notices that the client has left while its answer is being made. Bytes of a pipelined request end the watch, and so
   // does the end of the answer: a client may have it all and leave before we know that it is out.
+  // The end of what a client sends does not tell whether it still reads: what is made at once is sent, and what waits
+  // long (who makes it wants to know, by on_gone()) is not made for somebody who has left.
   void watch() {
-    stream_.watch(buffer_, [self = shared_from_this(), serial = serial_] {
-      if (serial == self->serial_ && self->in_request_ && !self->is_ending_) self->lost();
+    stream_.watch(buffer_, [self = shared_from_this(), serial = serial_](bool may_read) {
+      if (serial != self->serial_ || !self->in_request_ || self->is_ending_) return;
+      self->has_client_ended_ = true;
+      if (!may_read || self->gone_) self->lost();
     });
   }
 
@@ -437,7 +397,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     gone_ = nullptr;
     // After a stop, too, for a request that is coming in already.
     const auto goes_on = [this] {
-      return keep_alive_ && (buffer_.size() > 0 || !core_->stopping.load(std::memory_order_relaxed));
+      const bool is_last = has_client_ended_ || core_->stopping.load(std::memory_order_relaxed);
+      return keep_alive_ && (buffer_.size() > 0 || !is_last);
     };
     begin_limit(goes_on() ? core_->options.idle_limit : Nanos(kDrainLimit));
     stream_.end_watch([self = shared_from_this(), goes_on] {
@@ -456,7 +417,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
   void refuse(const HttpResponse& response) {
-    is_waiting_ = false;
+    wait.end();
     parser_.reset();  // what has come of the body
     body_hold_.reset();
     core_->count_response(response.status);
@@ -502,6 +463,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   void forget() {
     if (std::exchange(is_closed_, true)) return;
+    wait.end();
     body_hold_.reset();
     LockGuard guard(core_->mutex);
     core_->sessions.erase(this);
@@ -525,12 +487,12 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   std::shared_ptr<BodyHold> body_hold_;  // of the body that is being read; null: nothing has come
   std::string pending_head_;             // of a stream, sent with its first piece
   unsigned version_ = 11;
-  bool is_waiting_ = true;  // for the begin of a request: nothing is being answered or told
   bool in_request_ = false;
   bool is_answered_ = false;
   bool is_chunked_ = false;
-  bool is_bodyless_ = false;  // of a stream: its pieces are not sent
-  bool is_ending_ = false;    // the last bytes of the answer are being sent
+  bool is_bodyless_ = false;       // of a stream: its pieces are not sent
+  bool is_ending_ = false;         // the last bytes of the answer are being sent
+  bool has_client_ended_ = false;  // during this request: nothing comes behind what came already
   bool is_head_ = false;
   bool keep_alive_ = false;
   bool is_refusal_ = false;
@@ -583,6 +545,8 @@ HttpCore::HttpCore(const ListenOptions& o, HttpListener::Handler h, HttpListener
       gate(std::move(g)),
       accepted(metrics.counter("larder_http_connections_total", "Connections accepted.")),
       refused(metrics.counter("larder_http_connections_refused_total", "Connections beyond the limit.")),
+      closed_waiting(metrics.counter("larder_http_waiting_connections_closed_total",
+                                     "Connections that waited for a request, closed to make room for others.")),
       handshakes_failed(metrics.counter("larder_http_handshakes_failed_total",
                                         "TLS handshakes that failed, or were not ended in time.")),
       open(metrics.gauge("larder_http_connections", "Open connections.")),

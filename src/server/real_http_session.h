@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connection of the HTTP listener, and what all connections share (internal to server/).
 //
-// Threads: start(), refuse_connection(), stop_if_idle() and close_now() on the session's strand (post()); post() any.
+// Threads: post() any; the rest on the session's strand (post()).
 // Lifetime: a session keeps itself alive while something of it is pending; the core lives as long as any session.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "base/metrics.h"
 #include "base/ranked_mutex.h"
 #include "server/http_listener.h"
@@ -22,6 +23,24 @@
 struct ssl_ctx_st;
 
 namespace larder {
+
+// Whether a connection waits for a request, or for the rest of a head, and since when. What comes of a head does not
+// begin a wait anew: who sends one byte by byte is as old as who sends nothing.
+// Threads: began() any; the rest on the session's strand, or before it starts.
+class RequestWait {
+ public:
+  void begin(TimePoint now) { began_.store(now, std::memory_order_relaxed); }
+  // Of a connection that is to be refused: it has no place that it could give up.
+  void begin_without_place() { begin(kNoPlace); }
+  void end() { begin(kOff); }
+  [[nodiscard]] bool is_on() const { return began() != kOff; }
+  // A time that never comes: it has no place, or is asking, or being answered.
+  [[nodiscard]] TimePoint began() const { return began_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr TimePoint kOff = TimePoint::max(), kNoPlace = kOff - Nanos(1);
+  std::atomic<TimePoint> began_{kOff};  // relaxed: what it says may change at once
+};
 
 class HttpSession {
  public:
@@ -32,7 +51,11 @@ class HttpSession {
   // Answers 503 and closes.
   virtual void refuse_connection() = 0;
   virtual void stop_if_idle() = 0;
+  // To make room: closes it if it still waits, and has for least_wait.
+  virtual void close_for_another() = 0;
   virtual void close_now() = 0;
+
+  RequestWait wait;
 };
 
 // What sessions share with the listener. Shared, because an exchange may outlive the listener.
@@ -40,12 +63,15 @@ struct HttpCore {
   HttpCore(const ListenOptions& o, HttpListener::Handler h, HttpListener::Gate g, MetricsRegistry& metrics);
 
   void count_response(unsigned status);
+  // Who waits since then, or longer, may be closed for another.
+  [[nodiscard]] TimePoint latest_begin() const { return real_clock().now() - options.least_wait; }
 
   const ListenOptions options;
   const HttpListener::Handler handler;
   const HttpListener::Gate gate;  // may be empty
   Counter& accepted;
   Counter& refused;
+  Counter& closed_waiting;
   Counter& handshakes_failed;
   Gauge& open;
   MetricsRegistry& registry;

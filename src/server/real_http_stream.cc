@@ -16,31 +16,31 @@ std::optional<boost::asio::ip::address> HttpStream::peer() const {
   return ip::make_address_v4(ip::v4_mapped, address.to_v6());
 }
 
-void HttpStream::watch(boost::beast::flat_buffer& buffer, std::function<void()> gone) {
-  if (!tls_) return watch_socket(watches_, std::move(gone));
+void HttpStream::watch(boost::beast::flat_buffer& buffer, Ended ended) {
+  if (!tls_) return watch_socket(watches_, std::move(ended));
   // Enough waits here, and a client that sends without end must not fill the memory: it is not watched, as in the
   // clear.
   if (buffer.size() >= kWatchBytes) return;
   is_reading_ = true;
   tls_->async_read_some(buffer.prepare(kWatchBytes),
-                        [this, &buffer, gone = std::move(gone)](ErrorCode error, std::size_t bytes) {
+                        [this, &buffer, ended = std::move(ended)](ErrorCode error, std::size_t bytes) {
                           is_reading_ = false;
                           buffer.commit(bytes);
                           const std::function<void()> next = std::exchange(after_watch_, nullptr);
                           if (next) return next();  // an error is found again by who reads next
-                          if (error) gone();
+                          if (error) ended(error == boost::asio::error::eof);
                         });
 }
 
-void HttpStream::watch_socket(std::uint64_t number, std::function<void()> gone) {
+void HttpStream::watch_socket(std::uint64_t number, Ended ended) {
   using Socket = boost::asio::ip::tcp::socket;
-  tcp_.socket().async_wait(Socket::wait_read, [this, number, gone = std::move(gone)](ErrorCode error) mutable {
+  tcp_.socket().async_wait(Socket::wait_read, [this, number, ended = std::move(ended)](ErrorCode error) mutable {
     if (error || number != watches_) return;
     char byte = 0;
     const ssize_t got = ::recv(tcp_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     if (got > 0) return;
     const bool is_early = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-    is_early ? watch_socket(number, std::move(gone)) : gone();
+    is_early ? watch_socket(number, std::move(ended)) : ended(got == 0);
   });
 }
 

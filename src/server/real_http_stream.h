@@ -73,10 +73,12 @@ class HttpStream {
     }
   }
 
-  // Calls `gone` when the peer has left, while nobody reads. Bytes that come instead end the watch, and stay to be
-  // read; over TLS, where only reading tells the two apart, they are put into `buffer`, which nobody else touches
-  // meanwhile; who has some thousand bytes there already is not watched. `gone` keeps what must live until then.
-  void watch(boost::beast::flat_buffer& buffer, std::function<void()> gone);
+  // Calls `ended` when no more comes from the peer, while nobody reads: it has said that it sends no more, and may read
+  // still, or it is gone. Bytes that come instead end the watch, and stay to be read; over TLS, where only reading
+  // tells the two apart, they are put into `buffer`, which nobody else touches meanwhile; who has some thousand bytes
+  // there already is not watched. `ended` keeps what must live until then.
+  using Ended = std::function<void(bool may_read)>;
+  void watch(boost::beast::flat_buffer& buffer, Ended ended);
   // Ends the watch, and then calls `done`: at once, unless a read over TLS has yet to end.
   void end_watch(std::function<void()> done);
 
@@ -84,7 +86,7 @@ class HttpStream {
   // Of a whole record over TLS; what does not fit stays in OpenSSL.
   static constexpr std::size_t kWatchBytes = 4096;
 
-  void watch_socket(std::uint64_t number, std::function<void()> gone);
+  void watch_socket(std::uint64_t number, Ended ended);
 
   Tcp tcp_;
   std::optional<boost::asio::ssl::stream<Tcp&>> tls_;

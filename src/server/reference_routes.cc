@@ -33,7 +33,8 @@ HttpResponse no_content() { return json_response({}, 204); }
 
 // {"detail": text}, as FastAPI says it. The text may hold pieces of the request: it is UTF-8, as that was checked.
 HttpResponse detail(unsigned status, std::string_view text) {
-  return json_response(dump_json({{"detail", text}}), status);  // a message about bad bytes may show them
+  // A message about bad bytes may show them.
+  return json_response(dump_json({{"detail", cut_text(text, kMostErrorBytes)}}), status);
 }
 
 HttpResponse bad_rank(std::string_view rank) {

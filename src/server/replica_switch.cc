@@ -29,7 +29,7 @@ class HttpStorageDoor final : public StorageDoor {
   Result<AttachedStorage> ask() override {
     const Result<HttpReply> reply = client_.request("GET", kRoute);
     if (!reply.is_ok()) return reply.status();
-    if (reply->status != 200) return refused("GET", *reply);
+    if (reply->status != 200) return corrupt(refused("GET", *reply).message());
     const Result<nlohmann::json> document = parse_json_object(reply->body);
     if (!document.is_ok()) return corrupt(fmt::format("GET {}: {}", kRoute, document.status().message()));
     JsonReader in(*document);
@@ -65,9 +65,13 @@ class HttpStorageDoor final : public StorageDoor {
     while (words.ends_with(' ')) words.pop_back();
     const std::string hint = answer_hint(reply.status, "--admin-api-key-file FILE", "`larder serve` or SGLang");
     const std::string text = fmt::format("{} {}: HTTP {}: {}{}", method, kRoute, reply.status, words, hint);
-    // SGLang: "Reject attach: scheduler is not idle. #queue-req=1 ..."
-    if (words.find("not idle") != std::string::npos) return overloaded(text);
-    return unavailable(text);
+    const auto says = [&words](std::string_view what) { return words.find(what) != std::string::npos; };
+    if (says("not idle")) return overloaded(text);  // SGLang: "Reject attach: scheduler is not idle. #queue-req=1 ..."
+    // `larder serve`: "another attach, detach or clear of the storage is in progress"; 400: a detach still is.
+    if (reply.status == 409 || says("is being detached")) return conflict(text);
+    // From 500 on, a proxy in front may have given up while the server goes on; `larder serve` itself says so with 400.
+    const bool may_do_it_yet = reply.status >= 500 || says("may still be carried out");
+    return may_do_it_yet ? unavailable(text) : invalid_argument(text);
   }
 
   const std::string name_;
@@ -101,6 +105,21 @@ bool has_become(const AttachedStorage& has, AttachedStorage wanted) {
   return is_as_wanted(has, wanted);
 }
 
+// Is that neither what was there nor what we have brought? Then somebody else has attached it meanwhile. (SGLang shows
+// what the last attach that succeeded has brought, so a part of its own replicas that we have changed is not seen
+// here.)
+bool is_of_others(const AttachedStorage& has, const AttachedStorage& before, const AttachedStorage& wanted) {
+  const auto is_that = [&has](const AttachedStorage& one) {
+    return is_same_storage(has, one) || (has.backend == one.backend && has.extra_config == one.extra_config);
+  };
+  return !is_that(before) && !is_that(wanted);
+}
+
+// It may do yet what it was asked for: what it has now says nothing.
+bool is_open(const Status& answer) {
+  return answer.code() == StatusCode::kDeadlineExceeded || answer.code() == StatusCode::kUnavailable;
+}
+
 // What stands against attaching `wanted` there.
 Status refusal(const AttachedStorage& has, const AttachedStorage& wanted) {
   const bool may_be_same =
@@ -118,6 +137,8 @@ const char* word_of(const SwitchedServer& server) {
     case End::kWasSo: return "was so already";
     case End::kChanged: return "done";
     case End::kPutBack: return server.status.is_ok() ? "put back" : "refused, and has what it had";
+    case End::kNotReached: return "not reached, nothing was changed";
+    case End::kLeft: return "refused, and left as others have it";
     case End::kUnknown: break;
   }
   return "NOT PUT BACK";
@@ -156,7 +177,7 @@ SwitchReport ReplicaSwitch::run(const AttachedStorage& wanted) {
       continue;
     }
     report.status = Status(server.status.code(), server.name + ": " + server.status.message());
-    put_back(i, report);
+    put_all_back(i, wanted, report);
     return report;
   }
   return report;
@@ -172,6 +193,7 @@ Status ReplicaSwitch::ask_all(const AttachedStorage& wanted, SwitchReport& repor
     before_.push_back(has.is_ok() ? *has : AttachedStorage{});
     if (!has.is_ok()) {
       server.status = has.status();
+      if (has.status().code() != StatusCode::kCorrupt) server.end = End::kNotReached;
     } else if (is_as_wanted(*has, wanted)) {
       server.end = End::kWasSo;
     } else if (!wanted.backend.empty() && !has->backend.empty() && !is_same_storage(*has, wanted)) {
@@ -184,25 +206,31 @@ Status ReplicaSwitch::ask_all(const AttachedStorage& wanted, SwitchReport& repor
   return first;
 }
 
+Status ReplicaSwitch::ask_for(StorageDoor& door, const AttachedStorage& wanted) {
+  return wanted.backend.empty() ? door.detach_storage() : door.attach_storage(wanted);
+}
+
 Status ReplicaSwitch::change(StorageDoor& door, const AttachedStorage& wanted) {
   for (std::size_t tried = 1;; ++tried) {
-    const Status status = wanted.backend.empty() ? door.detach_storage() : door.attach_storage(wanted);
+    const Status status = ask_for(door, wanted);
     if (status.is_ok()) return status;
     if (status.code() == StatusCode::kOverloaded && wait_(tried)) continue;
-    const Result<AttachedStorage> has = door.ask();  // the answer may have been lost, and not the request
+    if (status.code() == StatusCode::kConflict) return status;  // what it has is, or will be, the work of others
+    const Result<AttachedStorage> has = door.ask();             // the answer may have been lost, and not the request
     return has.is_ok() && has_become(*has, wanted) ? Status::ok() : status;
   }
 }
 
-// A detach keeps the policies that the attach has brought.
-Status ReplicaSwitch::put_policies_back(StorageDoor& door, const AttachedStorage& before) {
-  if (!before.backend.empty()) return Status::ok();
+// A detach keeps the policies that the attach has brought: what to ask for before it, if anything.
+Result<std::optional<AttachedStorage>> ReplicaSwitch::policies_back(StorageDoor& door, const AttachedStorage& before) {
+  if (!before.backend.empty()) return std::optional<AttachedStorage>();
   const Result<AttachedStorage> has = door.ask();
   if (!has.is_ok()) return has.status();
   AttachedStorage same = *has;
   same.prefetch_policy = before.prefetch_policy;
   same.write_policy = before.write_policy;
-  return has->backend.empty() || same == *has ? Status::ok() : change(door, same);
+  if (has->backend.empty() || same == *has) return std::optional<AttachedStorage>();
+  return std::optional<AttachedStorage>(std::move(same));
 }
 
 // What to ask of a server that is to have `before` again: policies alone, where it has that @file's storage still.
@@ -215,13 +243,54 @@ AttachedStorage ReplicaSwitch::way_back(StorageDoor& door, AttachedStorage befor
   return before;
 }
 
-void ReplicaSwitch::put_back(std::size_t last, SwitchReport& report) {
+template <class Ask>
+Status ReplicaSwitch::put_back(StorageDoor& door, const AttachedStorage& before, const Ask& ask) {
+  const Result<std::optional<AttachedStorage>> policies = policies_back(door, before);
+  if (!policies.is_ok()) return policies.status();
+  if (*policies) LARDER_RETURN_IF_ERROR(ask(**policies));
+  return ask(way_back(door, before));
+}
+
+// A server does one change after the other: once it has taken the way back, it will not do the open one any more.
+Status ReplicaSwitch::put_open_back(StorageDoor& door, const AttachedStorage& before) {
+  const auto ask_once = [&](const AttachedStorage& wanted) { return ask_for(door, wanted); };
+  const auto is_under_way = [](const Status& status) {
+    return status.code() == StatusCode::kOverloaded || status.code() == StatusCode::kConflict;
+  };
+  Status status = put_back(door, before, ask_once);
+  for (std::size_t tried = 1; is_under_way(status) && wait_(tried); ++tried) {
+    status = put_back(door, before, ask_once);  // with the policies that the change has brought meanwhile
+  }
+  LARDER_RETURN_IF_ERROR(status);
+  const Result<AttachedStorage> has = door.ask();
+  if (!has.is_ok()) return has.status();
+  const bool is_as_before = has_become(*has, before) && has->prefetch_policy == before.prefetch_policy &&
+                            has->write_policy == before.write_policy;
+  return is_as_before ? Status::ok() : conflict("the change that was under way has changed its storage or policies");
+}
+
+// Nothing of ours is there, and the way back would undo what others do, or have done since it was asked.
+bool ReplicaSwitch::is_left_to_others(StorageDoor& door, const Status& refused, const AttachedStorage& before,
+                                      const AttachedStorage& wanted) {
+  if (refused.code() == StatusCode::kConflict) return true;
+  if (refused.is_ok() || is_open(refused)) return false;
+  const Result<AttachedStorage> has = door.ask();
+  return has.is_ok() && is_of_others(*has, before, wanted);
+}
+
+void ReplicaSwitch::put_all_back(std::size_t last, const AttachedStorage& wanted, SwitchReport& report) {
   for (std::size_t i = last + 1; i-- > 0;) {
     SwitchedServer& server = report.servers[i];
     if (server.end == End::kWasSo) continue;
+    StorageDoor& door = *doors_[i];
+    if (is_left_to_others(door, server.status, before_[i], wanted)) {
+      server.end = End::kLeft;
+      continue;
+    }
     // Also the one that has refused: a part of its own replicas may have changed.
-    Status status = put_policies_back(*doors_[i], before_[i]);
-    if (status.is_ok()) status = change(*doors_[i], way_back(*doors_[i], before_[i]));
+    const auto change_to = [&](const AttachedStorage& storage) { return change(door, storage); };
+    const Status status =
+        is_open(server.status) ? put_open_back(door, before_[i]) : put_back(door, before_[i], change_to);
     server.end = status.is_ok() ? End::kPutBack : End::kUnknown;
     if (!status.is_ok()) {
       server.status = Status(status.code(), "it had " + described(before_[i]) + ": " + status.message());
@@ -236,9 +305,16 @@ std::string switch_text(const SwitchReport& report) {
                        server.status.message());
   }
   if (report.status.is_ok()) return out;
-  return out + (report.is_clean()
-                    ? "Each server has what it had.\n"
-                    : "A server could not be put back, see above: its storage is not what the others have.\n");
+  if (!report.is_clean()) {
+    return out + "A server could not be put back, see above: its storage is not what the others have.\n";
+  }
+  const auto has_one = [&report](End end) {
+    return std::any_of(report.servers.begin(), report.servers.end(),
+                       [end](const SwitchedServer& s) { return s.end == end; });
+  };
+  if (!has_one(End::kPutBack)) return out + "Nothing was changed.\n";
+  return out +
+         (has_one(End::kLeft) ? "Each server that was changed has what it had.\n" : "Each server has what it had.\n");
 }
 
 }  // namespace larder

@@ -9,14 +9,17 @@
 // hits or misses by who serves it. SGLang tells the data-parallel replicas of one server one by one, too, and leaves
 // those attached that were so when one refuses; so the server that refuses is put back as well.
 //
-// What cannot be put back (a server that has gone) is told, with what it has.
+// What cannot be put back (a server that has gone) is told, with what it has. A server that gives no answer may do yet
+// what it was asked for: it is put back once it has taken the way back, whatever it shows meanwhile. One on which
+// somebody else's change is under way, or has ended since it was asked, is left to them.
 // A server that is put back after an attach has its policies back, too. What a detach ends (requests that wait for
 // storage, a store in memory) does not come back.
-// Threads: confined. Cost: two requests for each server, and up to three for each that is put back.
+// Threads: confined. Cost: two requests for each server, and up to five for each that is put back.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,8 +42,11 @@ class StorageDoor {
  public:
   virtual ~StorageDoor() = default;
   [[nodiscard]] virtual const std::string& name() const = 0;
+  // kCorrupt: it answers, and not with that; any other error: it does not answer.
   [[nodiscard]] virtual Result<AttachedStorage> ask() = 0;
-  // kOverloaded: it has requests under way and does that only without any (SGLang); any other error: it does not.
+  // kOverloaded: it has requests under way and does that only without any (SGLang). kConflict: another change is under
+  // way there, and this one was not begun. kDeadlineExceeded, kUnavailable: no answer; it may do it yet. Any other
+  // error: it does not.
   [[nodiscard]] virtual Status attach_storage(const AttachedStorage& wanted) = 0;
   [[nodiscard]] virtual Status detach_storage() = 0;
 };
@@ -50,7 +56,7 @@ class StorageDoor {
                                                              std::string admin_key);
 
 struct SwitchReport {
-  enum class End : std::uint8_t { kUntouched, kWasSo, kChanged, kPutBack, kUnknown };
+  enum class End : std::uint8_t { kUntouched, kWasSo, kChanged, kPutBack, kUnknown, kNotReached, kLeft };
   struct Server {
     std::string name;
     End end = End::kUntouched;
@@ -58,7 +64,7 @@ struct SwitchReport {
   };
   Status status{};  // ok: all servers have what is wanted. Names the first that stood against it
   std::vector<Server> servers;
-  // Not ok: each server has what it had.
+  // Not ok: each server has what it had, or what others have given it since.
   [[nodiscard]] bool is_clean() const;
 };
 
@@ -78,9 +84,17 @@ class ReplicaSwitch {
   [[nodiscard]] Status ask_all(const AttachedStorage& wanted, SwitchReport& report);
   // Makes it have `wanted`, with patience. Ok also where the answer was lost and it has it.
   [[nodiscard]] Status change(StorageDoor& door, const AttachedStorage& wanted);
-  [[nodiscard]] Status put_policies_back(StorageDoor& door, const AttachedStorage& before);
-  [[nodiscard]] AttachedStorage way_back(StorageDoor& door, AttachedStorage before);
-  void put_back(std::size_t last, SwitchReport& report);
+  [[nodiscard]] static Status ask_for(StorageDoor& door, const AttachedStorage& wanted);
+  [[nodiscard]] static Result<std::optional<AttachedStorage>> policies_back(StorageDoor& door,
+                                                                            const AttachedStorage& before);
+  [[nodiscard]] static AttachedStorage way_back(StorageDoor& door, AttachedStorage before);
+  // ask(wanted): makes it have that.
+  template <class Ask>
+  [[nodiscard]] static Status put_back(StorageDoor& door, const AttachedStorage& before, const Ask& ask);
+  [[nodiscard]] Status put_open_back(StorageDoor& door, const AttachedStorage& before);
+  [[nodiscard]] static bool is_left_to_others(StorageDoor& door, const Status& refused, const AttachedStorage& before,
+                                              const AttachedStorage& wanted);
+  void put_all_back(std::size_t last, const AttachedStorage& wanted, SwitchReport& report);
 
   const std::span<const std::unique_ptr<StorageDoor>> doors_;
   const std::function<bool(std::size_t)> wait_;

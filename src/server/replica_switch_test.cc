@@ -3,7 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#include "base/metrics.h"
 #include "base/rng.h"
+#include "server/http_listener.h"
 
 namespace larder {
 namespace {
@@ -22,16 +28,17 @@ class FakeDoor final : public StorageDoor {
     if (is_edited && has.backend == wanted.backend && wanted.extra_config.starts_with('@')) {
       return ++changes, unavailable("attached already, with another extra configuration");
     }
-    return change([&] {
+    return change([this, wanted] {
       const bool is_same = has.backend == wanted.backend && wanted.extra_config.empty();  // other policies only
       has.backend = wanted.backend;
+      is_partial = false;
       if (!is_same) has.extra_config = wanted.extra_config;
       if (!wanted.prefetch_policy.empty()) has.prefetch_policy = wanted.prefetch_policy;
       if (!wanted.write_policy.empty()) has.write_policy = wanted.write_policy;
     });
   }
   Status detach_storage() override {
-    return change([&] { has.backend = has.extra_config = ""; });
+    return change([this] { has.backend = has.extra_config = "", is_partial = false; });
   }
 
   AttachedStorage has{"", "", "timeout", "write_back"};
@@ -39,19 +46,33 @@ class FakeDoor final : public StorageDoor {
   bool is_edited = false;  // the file of an @file that it has attached
   int busy = 0;            // so many changes find it busy
   int refuses = 0;         // so many changes, before they do anything
-  int refuses_after = 0;   // so many changes are made, and yet refused: a part of its own replicas
-  int loses_answer = 0;    // so many changes are made, and the answer is lost
-  int changes = 0;         // asked for
+  int refuses_after = 0;  // so many changes are made in a part of its own replicas, which it does not show, and refused
+  bool is_partial = false;
+  int loses_answer = 0;         // so many changes are made, and the answer is lost
+  int times_out = 0;            // so many changes go on, and the client does not wait for their end
+  int conflicts = 0;            // so many changes come while that one goes on
+  int conflicts_of_others = 0;  // so many changes come while somebody else's goes on, which brings
+  AttachedStorage of_others;    // this; without conflicts it has ended just before our first change
+  std::function<void()> under_way;
+  int changes = 0;  // asked for
 
  private:
-  template <class Make>
-  Status change(Make make) {
+  Status change(const std::function<void()>& make) {
     ++changes;
     if (is_gone) return unavailable("connection refused");
+    const bool is_conflict = under_way && conflicts > 0;
+    if (under_way && (conflicts == 0 || --conflicts == 0)) std::exchange(under_way, nullptr)();
+    if (is_conflict) return conflict("another attach is in progress");
+    if (conflicts_of_others > 0) {
+      if (--conflicts_of_others == 0) has = of_others;
+      return conflict("another attach is in progress");
+    }
+    if (!of_others.backend.empty()) return has = of_others, invalid_argument("already enabled");
     if (busy > 0) return --busy, overloaded("scheduler is not idle");
-    if (refuses > 0) return --refuses, unavailable("no");
+    if (refuses > 0) return --refuses, invalid_argument("no");
+    if (times_out > 0) return --times_out, under_way = make, deadline_exceeded("no byte from the server");
+    if (refuses_after > 0) return --refuses_after, is_partial = true, invalid_argument("one of two");
     make();
-    if (refuses_after > 0) return --refuses_after, has.backend += "?", unavailable("one of two");
     if (loses_answer > 0) return --loses_answer, unavailable("the connection broke");
     return Status::ok();
   }
@@ -72,7 +93,7 @@ class ReplicaSwitchTest : public ::testing::Test {
   }
   static std::string ends(const SwitchReport& report) {
     std::string out;
-    for (const auto& server : report.servers) out += "uscp?"[static_cast<int>(server.end)];
+    for (const auto& server : report.servers) out += "uscp?nl"[static_cast<int>(server.end)];
     return out;
   }
   [[nodiscard]] std::vector<AttachedStorage> all() const {
@@ -153,7 +174,10 @@ TEST_F(ReplicaSwitchTest, WhatStandsAgainstItIsToldBeforeAnythingChanges) {
   EXPECT_FALSE(report.status.is_ok());
   EXPECT_TRUE(report.is_clean());
   EXPECT_EQ(fakes_[0]->changes + fakes_[2]->changes, 0);
-  EXPECT_NE(switch_text(report).find("Each server has what it had."), std::string::npos) << switch_text(report);
+  EXPECT_EQ(ends(report), "unu");
+  EXPECT_EQ(switch_text(report),
+            "a: as it was\nb: not reached, nothing was changed: connection refused\nc: as it was\nNothing was "
+            "changed.\n");
 }
 
 TEST_F(ReplicaSwitchTest, OnceOneRefusesAllAreAsTheyWere) {
@@ -188,6 +212,31 @@ TEST_F(ReplicaSwitchTest, AServerThatHasChangedInPartIsPutBack) {
   fakes_[1]->refuses_after = 1;
   EXPECT_EQ(ends(make().attach_storage(file_)), "ppu");
   EXPECT_EQ(fakes_[1]->has.backend, "");
+  EXPECT_FALSE(fakes_[1]->is_partial);
+}
+
+// Two people attach at once: who comes second finds that out, and takes nothing away from the first.
+TEST_F(ReplicaSwitchTest, AnothersAttachEndsWhileWeAskItStays) {
+  const AttachedStorage theirs{"file", R"({"directory": "/theirs"})", "timeout", "write_back"};
+  for (const int conflicts : {0, 1}) {
+    SCOPED_TRACE(conflicts);
+    fakes_[1]->has = {"", "", "timeout", "write_back"};
+    fakes_[1]->of_others = theirs;
+    fakes_[1]->conflicts_of_others = conflicts;
+    fakes_[1]->changes = 0;
+    const SwitchReport report = make().attach_storage(file_);
+    EXPECT_EQ(ends(report), "plu");
+    EXPECT_EQ(fakes_[0]->has.backend, "");
+    EXPECT_EQ(fakes_[1]->has, theirs);
+    EXPECT_EQ(fakes_[1]->changes, 1);
+    EXPECT_TRUE(report.is_clean());
+    EXPECT_TRUE(switch_text(report).ends_with("Each server that was changed has what it had.\n"));
+  }
+  EXPECT_EQ(waits_, 0);
+  const std::span<const std::unique_ptr<StorageDoor>> one = std::span(doors_).subspan(1, 1);
+  fakes_[1]->has = {};
+  const SwitchReport report = ReplicaSwitch(one, [](std::size_t) { return false; }).attach_storage(file_);
+  EXPECT_EQ(switch_text(report), "b: refused, and left as others have it: already enabled\nNothing was changed.\n");
 }
 
 TEST_F(ReplicaSwitchTest, ALostAnswerIsAskedFor) {
@@ -202,6 +251,72 @@ TEST_F(ReplicaSwitchTest, ABusyServerIsWaitedFor) {
   fakes_[2]->busy = 5;  // four times for the change; putting back has a patience of its own
   EXPECT_EQ(ends(make().detach_storage()), "ppp");
   EXPECT_TRUE(is_as_wanted(fakes_[0]->has, file_));
+}
+
+// It shows no storage while it still opens one. Only its word that it has detached counts.
+TEST_F(ReplicaSwitchTest, AServerThatMayStillAttachIsNotTakenForPutBack) {
+  const std::vector<AttachedStorage> before = all();
+  fakes_[1]->times_out = 1;
+  fakes_[1]->conflicts = 2;
+  EXPECT_EQ(ends(make().attach_storage(file_)), "ppu") << "the attach ends while it is waited for";
+  EXPECT_EQ(waits_, 2);
+  EXPECT_EQ(all(), before) << "policies, too";
+  fakes_[1]->times_out = 1;
+  fakes_[1]->conflicts = 100;
+  const SwitchReport report = make().attach_storage(file_);
+  EXPECT_EQ(ends(report), "p?u");
+  EXPECT_FALSE(report.is_clean());
+  EXPECT_NE(switch_text(report).find("b: NOT PUT BACK: it had no storage: another attach is in progress"),
+            std::string::npos)
+      << switch_text(report);
+  std::exchange(fakes_[1]->under_way, nullptr)();
+  EXPECT_TRUE(is_as_wanted(fakes_[1]->has, file_)) << "as the report says, it is not as it was";
+}
+
+TEST_F(ReplicaSwitchTest, AServerThatMayStillDetachIsNotTakenForPutBack) {
+  ASSERT_TRUE(make().attach_storage(file_).status.is_ok());
+  const std::vector<AttachedStorage> before = all();
+  fakes_[2]->times_out = 1;
+  fakes_[2]->conflicts = 100;
+  EXPECT_EQ(ends(make().detach_storage()), "pp?");
+  fakes_[2]->conflicts = 0;
+  std::exchange(fakes_[2]->under_way, nullptr)();
+  ASSERT_TRUE(make().attach_storage(file_).status.is_ok());
+  fakes_[2]->times_out = 1;
+  fakes_[2]->conflicts = 3;
+  EXPECT_EQ(ends(make().detach_storage()), "ppp");
+  EXPECT_EQ(all(), before);
+}
+
+// What an answer says about whether the server does it, or does it yet.
+TEST(HttpStorageDoor, AnswersThatAskForPatienceAreToldFromRefusals) {
+  MetricsRegistry metrics;
+  HttpResponse answer;
+  ListenOptions options;
+  options.port = 0;
+  const auto listener = HttpListener::create(
+      options, [&](const HttpRequest&, const std::shared_ptr<HttpExchange>& exchange) { exchange->respond(answer); },
+      metrics);
+  ASSERT_TRUE(listener.is_ok()) << listener.status().to_string();
+  HttpUrl url;
+  url.host = "127.0.0.1";
+  url.port = (*listener)->port();
+  const auto door = http_storage_door("door", url, std::chrono::seconds(60), "");
+  const std::tuple<unsigned, const char*, StatusCode> cases[] = {
+      {409, "another attach, detach or clear of the storage is in progress", StatusCode::kConflict},
+      {400, "Reject detach: scheduler is not idle. #queue-req=1", StatusCode::kOverloaded},
+      {409, "it has another storage", StatusCode::kConflict},
+      {400, "HiCache storage backend is being detached. Try again later.", StatusCode::kConflict},
+      {400, "the scheduler is busy; the request may still be carried out", StatusCode::kUnavailable},
+      {400, "Failed to detach HiCache storage backend.", StatusCode::kInvalidArgument},
+      {504, "Gateway Timeout", StatusCode::kUnavailable},
+      {200, "HiCache storage backend detached.", StatusCode::kOk},
+  };
+  for (const auto& [status, body, code] : cases) {
+    answer.status = status;
+    answer.body = body;
+    EXPECT_EQ(door->detach_storage().code(), code) << status << " " << body;
+  }
 }
 
 TEST_F(ReplicaSwitchTest, WhatCannotBePutBackIsTold) {
@@ -226,13 +341,21 @@ TEST_F(ReplicaSwitchTest, AllOrNoneUnderFaults) {
       fake->has = {is_attached ? file_.backend : "", is_attached ? file_.extra_config : "", "timeout", "write_back"};
       fake->busy = rng.chance(1, 4) ? static_cast<int>(rng.below(6)) : 0;
       fake->refuses = rng.chance(1, 4) ? static_cast<int>(rng.below(3)) : 0;
-      fake->refuses_after = rng.chance(1, 6) ? 1 : 0;
+      // Where the way back is refused, too, nobody could tell that a part has changed.
+      fake->refuses_after = fake->busy == 0 && fake->refuses == 0 && rng.chance(1, 6) ? 1 : 0;
       fake->loses_answer = rng.chance(1, 6) ? 1 : 0;
+      fake->times_out = rng.chance(1, 6) ? 1 : 0;
+      fake->conflicts = static_cast<int>(rng.below(6));
+      fake->under_way = nullptr;
+      fake->is_partial = false;
     }
     const std::vector<AttachedStorage> before = all();
     const bool attaches = rng.chance(1, 2);
     const SwitchReport report = attaches ? make().attach_storage(file_) : make().detach_storage();
     ASSERT_EQ(report.servers.size(), fakes_.size());
+    for (FakeDoor* fake : fakes_) {  // what goes on ends some time
+      if (fake->under_way) std::exchange(fake->under_way, nullptr)();
+    }
     for (std::size_t i = 0; i < fakes_.size(); ++i) {
       const AttachedStorage wanted = attaches ? file_ : AttachedStorage{};
       const bool is_named = report.servers[i].end == End::kUnknown;
@@ -240,6 +363,7 @@ TEST_F(ReplicaSwitchTest, AllOrNoneUnderFaults) {
         EXPECT_TRUE(is_as_wanted(fakes_[i]->has, wanted));
       } else if (!is_named) {
         EXPECT_EQ(fakes_[i]->has, before[i]);
+        EXPECT_FALSE(fakes_[i]->is_partial);
       }
     }
   }

@@ -94,7 +94,7 @@ class GenerateFormat final : public ReplyFormat {
   void append_cumulative(CompletionState& state, std::string& out) const {
     out += "data: " + object_text(state) + "\n\n";
     state.sent_tokens = state.tokens.size();
-    state.sent_text = state.text.size();
+    mark_text_sent(state, state.text.size());
     state.is_end_sent = state.is_ended();
   }
 
@@ -113,11 +113,19 @@ class GenerateFormat final : public ReplyFormat {
     Json meta = meta_info(state);
     if (!is_complete) meta["finish_reason"] = nullptr;
     out += fmt::format("data: {{{}\"text\":\"{}\",\"text_offset\":{},\"output_ids\":[{}],\"output_ids_offset\":{},",
-                       index_text(state), text, state.sent_text, ids, first);
+                       index_text(state), text, state.sent_characters, ids, first);
     out += fmt::format("\"meta_info\":{}}}\n\n", dump_json(meta));
     state.sent_tokens = last;
-    state.sent_text = text_end;
+    mark_text_sent(state, text_end);
     state.is_end_sent = is_complete && state.is_ended();
+  }
+
+  // Clients cut text by characters, not by bytes: counts code points, whose further bytes are 10xxxxxx.
+  static void mark_text_sent(CompletionState& state, std::size_t end) {
+    const std::string_view sent = std::string_view(state.text).substr(state.sent_text, end - state.sent_text);
+    state.sent_characters += static_cast<std::size_t>(
+        std::count_if(sent.begin(), sent.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+    state.sent_text = end;
   }
 
   const GenerateFormatOptions options_;

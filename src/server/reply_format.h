@@ -2,7 +2,8 @@
 // The answers of /generate, /v1/completions and /v1/chat/completions.
 //
 // A line of an event stream stays under 128 KiB (clients' line buffers): cumulative events of /generate that would grow
-// beyond it carry only their tail, with "output_ids_offset" and "text_offset" saying where it belongs.
+// beyond it carry only their tail, with "output_ids_offset" and "text_offset" (characters: code points) saying where it
+// belongs.
 // Threads: strand only, as their Completion.
 #pragma once
 

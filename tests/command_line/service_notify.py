@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a service of Type=notify tells systemd: READY=1 once its port answers, STOPPING=1 when a stop has begun. A
 terminal that closes (SIGHUP) ends a server in the same order, unless it was started to ignore that (nohup). A signal
-ends a server that has yet to start, whatever its start waits for.
+ends a server that has yet to start, whatever its start waits for, and a second one a server that is stopping.
 
     service_notify.py BINARY
 
@@ -17,12 +17,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import urllib.parse
 import urllib.request
 
 SERVERS = (  # a path of its health, command
     ("/health", ["metadata-server", "--port", "0"]),
     ("/health", ["serve", "--port", "0", "--model", "gdn-tiny"]),
 )
+UNSHARE = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
 
 
 def need(condition, text):
@@ -118,22 +120,45 @@ def check_signal_during_start(binary, fifo, command):
     print(f"ok   larder {command[0]}: ends while it starts")
 
 
-def check_signal_as_first_process(binary, fifo, command):
+def start_as_first_process(binary, command):
+    return subprocess.Popen([*UNSHARE, binary, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def signal_first_process(process, number):
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii")
+    os.kill(int(children.split()[0]), number)
+
+
+def check_signals_as_first_process(binary, fifo, importing, command):
     """In a container: there the kernel drops a signal whose action is the default one."""
-    unshare = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
-    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+    if subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode != 0:
         print("skip larder as the first process of a container: unshare is refused here")
         return
-    process = subprocess.Popen([*unshare, binary, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start_as_first_process(binary, importing)
     try:
         with open(fifo, "w", encoding="utf-8"):  # once it reads
-            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii")
-            os.kill(int(children.split()[0]), signal.SIGTERM)
+            signal_first_process(process, signal.SIGTERM)
             output, errors = process.communicate(timeout=60)
         need(process.returncode == 128 + signal.SIGTERM, f"{process.returncode} after SIGTERM: {output}{errors}")
     finally:
         process.kill()
     print("ok   larder as the first process of a container: ends while it starts")
+    process = start_as_first_process(binary, command)
+    try:
+        url = urllib.parse.urlsplit(re.search(r"http://\S+", process.stdout.readline()).group(0))
+        with socket.create_connection((url.hostname, url.port), timeout=60) as request:
+            # A request whose body does not come: the stop waits for it.
+            request.sendall(b"POST /generate HTTP/1.1\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+            need(request.recv(100).startswith(b"HTTP/1.1 100 "), "the server does not want the body")
+            signal_first_process(process, signal.SIGTERM)
+            while "a second signal ends at once" not in (line := process.stdout.readline()):
+                need(line != "", "the server ended at the first signal")
+            signal_first_process(process, signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+        need(process.returncode == 128 + signal.SIGINT, f"{process.returncode} after SIGINT: {output}{errors}")
+    finally:
+        process.kill()
+    print("ok   larder as the first process of a container: ends at the second signal")
 
 
 def main():
@@ -149,7 +174,7 @@ def main():
         os.mkfifo(fifo)
         importing = ["metadata-server", "--port", "0", "--import", fifo]
         check_signal_during_start(binary, fifo, importing)
-        check_signal_as_first_process(binary, fifo, importing)
+        check_signals_as_first_process(binary, fifo, importing, SERVERS[1][1])
         check_signal_during_start(binary, fifo, [*SERVERS[1][1], "--hicache-storage-backend", "file",
                                                  "--hicache-storage-backend-extra-config", "@" + fifo])
         check_without_a_listener(binary, None, "")

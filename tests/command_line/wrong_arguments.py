@@ -16,8 +16,8 @@ import sys
 import tempfile
 import threading
 
-# Exit code (None: any), arguments, words that standard error must have; behind a '!': must not have. @ stands for a
-# directory with what put_files() makes, ASKS and OTHER for servers.
+# Exit code (None: any), arguments (a variable before them), words that standard error must have; behind a '!': must not
+# have. @ stands for a directory with what put_files() makes, ASKS and OTHER for servers.
 CASES = [
     (2, "bogus", ["larder: unknown command 'bogus'"]),
     (2, "serv", ["did you mean 'serve'?"]),
@@ -200,6 +200,20 @@ CASES = [
     (2, "serve --hicache-size 100000", ["asked for 95367431 MiB"]),
     (2, "serve --api-key-file @/none", ["--api-key-file: open @/none: No such file"]),
     (2, "serve --admin-api-key-file @/none", ["--admin-api-key-file: open @/none: No such file"]),
+    # Keys that would let everybody in, or nobody.
+    (2, "LARDER_API_KEY= serve", ["the variable LARDER_API_KEY is empty: unset it, or give it a key"]),
+    (2, "LARDER_ADMIN_API_KEY= serve", ["the variable LARDER_ADMIN_API_KEY is empty: unset it"]),
+    (2, "LARDER_METADATA_API_KEY= metadata-server", ["the variable LARDER_METADATA_API_KEY is empty: unset it"]),
+    (2, "serve --api-key-file @/blank_key", ["--api-key-file: @/blank_key: the key begins or ends with a blank"]),
+    (2, "metadata-server --api-key-file @/blank_key", ["--api-key-file: @/blank_key: the key begins or ends with"]),
+    (2, "serve --api-key k\x01", ["larder serve: --api-key: the key has a control character"]),
+    (2, "stat --api-key k\x01", ["larder stat: --api-key: the key has a control character"]),
+    (2, "LARDER_ADMIN_API_KEY=k\x01 detach URL", ["larder detach: the variable LARDER_ADMIN_API_KEY: the key has a"]),
+    # A client goes without a key, or with the next one that is named.
+    (1, "LARDER_API_KEY= stat --url http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1"]),
+    (1, "LARDER_ADMIN_API_KEY= explain --text a --url http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1"]),
+    (1, "LARDER_ADMIN_API_KEY= detach http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1"]),
+    (2, "proxy --upstream http://127.0.0.1:1 --slot-dir @/s6 --upstream-key-file @/blank_key", ["ends with a blank"]),
     (2, "serve --hicache-storage-backend file", ["the option 'directory' is required"]),
     (2, "serve --hicache-storage-backend nope", ["unknown storage backend 'nope'"]),
     (2, "stat --url https://127.0.0.1:1 --cacert @/none", ["larder stat: ", "@/none"]),
@@ -226,7 +240,12 @@ CASES = [
     (2, "bench storage --directory /proc/none", ["larder bench storage: mkdir /proc/none: No such file"]),
     (2, "metadata-server --port 0 --directory @/blob/x", ["journal: mkdir @/blob/x: Not a directory"]),
     (2, "metadata-server --import @/state.json", ["@/state.json: No such file"]),
-    (1, "stat --url http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1"]),
+    (1, "stat --url http://127.0.0.1:1", ["cannot connect to 127.0.0.1:1", "!--url"]),
+    (
+        1,
+        "detach http://127.0.0.1:1 OTHER",
+        ["http://127.0.0.1:1: not reached, nothing was changed: cannot connect to 127.0.0.1:1", "Nothing was changed."],
+    ),
     (3, "store ls @", ["@: no file store is there"]),
     (3, "store fsck @/no --repair", ["@/no: No such file"]),
     (2, "store export @/others/x @/others", ["@/others/x is in the store's own directory @/others,", "elsewhere"]),
@@ -300,6 +319,7 @@ def put_files(directory):
         ("blob", "no GGUF"),
         ("gguf_blob", "GGUF and nothing more"),
         ("key", "secret\n"),
+        ("blank_key", "secret \n"),
         ("loud.toml", 'log-level = "loud"\n'),
         ("number.yaml", "api-key: 0071\n"),
         ("open.toml", "allow-no-key = true\ndisable-hierarchical-cache = true\n"),
@@ -326,7 +346,11 @@ def problems_of(binary, places, case):
         return text
 
     arguments = placed(line).split()
-    done = subprocess.run([binary, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    environment = dict(os.environ)
+    if "=" in arguments[0]:
+        name, environment[name] = arguments.pop(0).split("=", 1)
+    done = subprocess.run([binary, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                          env=environment)
     problems = []
     if code is not None and done.returncode != code:
         problems.append(f"the exit code is {done.returncode}, and must be {code}")

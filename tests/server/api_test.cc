@@ -111,16 +111,31 @@ TEST_F(ApiTest, GenerateStreamsCumulativeEvents) {
   EXPECT_EQ(events.back()["text"], "ABC");
 }
 
+// The first `count` characters of valid UTF-8.
+std::string first_characters(const std::string& text, std::size_t count) {
+  std::size_t end = 0;
+  for (; end < text.size(); ++end) {
+    const bool is_first = (static_cast<unsigned char>(text[end]) & 0xC0) != 0x80;
+    if (is_first && count-- == 0) break;
+  }
+  return text.substr(0, end);
+}
+
 TEST_F(ApiTest, AStreamedLineStaysShort) {
   Json body = generate_body({60, 5}, 40'000);
+  const std::string whole = call_json("POST", "/generate", body)["text"];
+  ASSERT_EQ(first_characters(whole, whole.size() - 1), whole) << "it has characters of several bytes";
   body["stream"] = true;
   std::vector<TokenId> joined;
+  std::string text;
   for (const Json& event : stream("/generate", body)) {
     const std::size_t offset = event.value("output_ids_offset", std::size_t{0});
     ASSERT_LE(offset, joined.size());
     joined.resize(offset);
     for (const Json& id : event["output_ids"]) joined.push_back(id.get<TokenId>());
+    text = first_characters(text, event.value("text_offset", std::size_t{0})) + event["text"].get<std::string>();
   }
+  EXPECT_EQ(text, whole) << "joined by characters, as clients do";
   ASSERT_EQ(joined.size(), 40'000u);
   for (std::size_t i = 0; i < joined.size(); ++i) ASSERT_EQ(joined[i], (65 + i) % 256);
 }

@@ -57,10 +57,24 @@ class FakeScheduler final : public Scheduler {
     LockGuard guard(mutex_);
     miss_ = miss;
   }
+  void fail_next_attach(Status status) {
+    LockGuard guard(mutex_);
+    next_attach_ = std::move(status);
+  }
   void set_flush_status(Status status) {
     LockGuard guard(mutex_);
     flush_ = std::move(status);
   }
+  // As long as a store that does not answer: nothing that waits for it ends by itself within a test.
+  static constexpr Nanos kHangs = std::chrono::seconds(60);
+  // While held, stats() does not answer.
+  void hold_stats() { set_held(is_stats_held_, true); }
+  void release_stats() { set_held(is_stats_held_, false); }
+  // Until somebody waits in it.
+  void wait_stats() { wait_for(in_stats_); }
+  // The next clear hangs.
+  void hold_clear() { set_held(is_clear_held_, true); }
+  void wait_clear() { wait_for(in_clear_); }
   // Waits until `count` requests have been cancelled.
   void wait_cancelled(std::size_t count) {
     LockGuard guard(mutex_);
@@ -108,6 +122,7 @@ class FakeScheduler final : public Scheduler {
   Status quiesce(Nanos) override { return Status::ok(); }
   Status attach_storage(const AttachRequest& request, Nanos) override {
     LockGuard guard(mutex_);
+    if (!next_attach_.is_ok()) return std::exchange(next_attach_, Status{});
     if (!storage_.backend.empty() && storage_.backend != request.backend) return conflict("Detach first.");
     storage_ = {request.backend, request.extra_config, "timeout", "write_through", false};
     return Status::ok();
@@ -120,7 +135,24 @@ class FakeScheduler final : public Scheduler {
   Result<PreparedStorage> prepare_storage(const AttachRequest&, Nanos) override { return unsupported("fake"); }
   Result<PreparedStorage> switch_storage(PreparedStorage, Nanos) override { return unsupported("fake"); }
   void retire_storage(PreparedStorage) override {}
-  Status clear_storage(Nanos) override { return storage().backend.empty() ? invalid_argument("none") : Status::ok(); }
+  Status clear_storage(Nanos limit) override {
+    {
+      const TimePoint end = real_clock().now() + limit;
+      LockGuard guard(mutex_);
+      enter(in_clear_);
+      const std::size_t turn = ended_waits_;
+      while (is_clear_held_ && real_clock().now() < end) {
+        if (ended_waits_ != turn) return cancelled("nobody waits any more");
+        changed_.wait_for(mutex_, kHangs);
+      }
+    }
+    return storage().backend.empty() ? invalid_argument("none") : Status::ok();
+  }
+  void end_waits() override {
+    LockGuard guard(mutex_);
+    ++ended_waits_;
+    changed_.notify_all();
+  }
   StorageView storage() override {
     LockGuard guard(mutex_);
     return storage_;
@@ -137,6 +169,12 @@ class FakeScheduler final : public Scheduler {
     return e;
   }
   SchedulerStats stats() override {
+    {
+      const TimePoint end = real_clock().now() + kHangs;
+      LockGuard guard(mutex_);
+      enter(in_stats_);
+      while (is_stats_held_ && real_clock().now() < end) changed_.wait_for(mutex_, kHangs);
+    }
     SchedulerStats stats;
     stats.tiers.push_back({"device", "full", 3, 10, 300, 1000});
     stats.tiers.push_back({"host", "full", 4, 20, 400, 2000});
@@ -154,6 +192,20 @@ class FakeScheduler final : public Scheduler {
     std::uint64_t done = 0;
     Status failure;
   };
+
+  void set_held(bool& flag, bool is_held) {
+    LockGuard guard(mutex_);
+    flag = is_held;
+    changed_.notify_all();
+  }
+  void enter(std::size_t& calls) LARDER_REQUIRES(mutex_) {
+    ++calls;
+    changed_.notify_all();
+  }
+  void wait_for(const std::size_t& calls) {
+    LockGuard guard(mutex_);
+    while (calls == 0) changed_.wait(mutex_);
+  }
 
   void drop(Ticket ticket, bool is_finished) {
     Open dropped;
@@ -226,8 +278,10 @@ class FakeScheduler final : public Scheduler {
   Ticket last_ticket_ = 0;
   std::size_t cancelled_ = 0, finished_ = 0;
   Miss miss_ LARDER_GUARDED_BY(mutex_);
-  bool is_held_ = false;
-  Status next_submit_, next_request_, flush_;
+  bool is_held_ = false, is_stats_held_ = false, is_clear_held_ = false;
+  std::size_t in_stats_ = 0, in_clear_ = 0;  // calls so far
+  std::size_t ended_waits_ = 0;
+  Status next_submit_, next_request_, next_attach_, flush_;
   GenerateRequest last_;
   StorageView storage_{"file", "", "timeout", "write_through", false};
   ThreadPoolExecutor thread_;

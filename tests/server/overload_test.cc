@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // More than the server can hold at once: what is refused is told so, what was taken is answered, and health stays.
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -12,6 +7,7 @@
 
 #include "base/thread_pool.h"
 #include "server/http_listener.h"
+#include "tests/server/raw_connection.h"
 #include "tests/server/server_fixture.h"
 
 namespace larder {
@@ -34,6 +30,21 @@ class OverloadTest : public ServerFixture {
     ListenOptions listen;
     listen.max_open_body_bytes = kBudgetBodies * kBodyBytes;
     start({}, listen);
+  }
+  // Everybody who waits makes room, however short the wait.
+  void start_with_room_for(std::uint32_t connections, Nanos least_wait = Nanos{0}) {
+    Options options;
+    options.max_connections = connections;
+    ListenOptions listen;
+    listen.least_wait = least_wait;
+    start(options, listen);
+  }
+  // A client may have its answer before the server knows that it is out, and until then nobody makes room.
+  unsigned health_once_there_is_room() {
+    const TimePoint end = real_clock().now() + std::chrono::seconds(20);
+    unsigned status = 503;
+    while (status == 503 && real_clock().now() < end) status = call("GET", "/health").status;
+    return status;
   }
 };
 
@@ -143,35 +154,6 @@ TEST_F(OverloadTest, WhoMayNotAskIsToldSoBeforeItsBodyIsRead) {
   EXPECT_EQ(allowed->status, 200u);
 }
 
-// A connection whose bytes the test sends when it likes.
-class RawConnection {
- public:
-  explicit RawConnection(std::uint16_t port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    const timeval patience{20, 0};
-    EXPECT_EQ(::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
-  }
-  ~RawConnection() { ::close(socket_); }
-  RawConnection(const RawConnection&) = delete;
-  RawConnection& operator=(const RawConnection&) = delete;
-
-  void send(std::string_view bytes) const { (void)::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // All that comes up to `end`, or to the end of the connection.
-  [[nodiscard]] std::string read_to(std::string_view end) const {
-    std::string text;
-    char byte = 0;
-    while (!text.ends_with(end) && ::recv(socket_, &byte, 1, 0) == 1) text += byte;
-    return text;
-  }
-
- private:
-  const int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-};
-
 TEST_F(OverloadTest, AStopLetsARequestThatIsComingInBeAnswered) {
   {
     RawConnection idle(api_->port()), half_head(api_->port()), half_body(api_->port());
@@ -206,6 +188,106 @@ TEST_F(OverloadTest, AStopLetsARefusalBeTold) {
   refused.send("more");
   EXPECT_FALSE(api_->wait_drained(std::chrono::milliseconds(20))) << "the rest of the body is still read";
   EXPECT_NE(refused.read_to("the end of the connection").find("no route"), std::string::npos);
+}
+
+TEST_F(OverloadTest, WhoWaitsMakesRoomForWhoAsks) {
+  start_with_room_for(8);
+  std::vector<std::unique_ptr<RawConnection>> idle;
+  for (int i = 0; i < 8; ++i) idle.push_back(std::make_unique<RawConnection>(api_->port()));
+  EXPECT_EQ(call("GET", "/health").status, 200u);
+  EXPECT_EQ(std::ranges::count_if(idle, [](const auto& one) { return one->has_ended(); }), 1);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(call("GET", "/metrics").status, 200u) << i;
+}
+
+// A head that is sent byte by byte takes no place for long either.
+TEST_F(OverloadTest, AHeadThatDoesNotEndMakesRoomToo) {
+  start_with_room_for(1);
+  RawConnection half(api_->port());
+  // Both at once: its beginning is read with the request before.
+  half.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /he");
+  EXPECT_TRUE(half.read_to("\r\n\r\n").starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(health_once_there_is_room(), 200u);
+  EXPECT_TRUE(half.has_ended());
+}
+
+// Who has come a moment ago is about to ask, and so may be who has just had its answer.
+TEST_F(OverloadTest, WhoHasWaitedForAMomentKeepsItsPlace) {
+  start_with_room_for(1, std::chrono::hours(1));
+  RawConnection young(api_->port());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(call("GET", "/health").status, 503u) << i;
+    young.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    EXPECT_TRUE(young.read_to("\r\n\r\n").starts_with("HTTP/1.1 200")) << i;
+  }
+}
+
+TEST_F(OverloadTest, ConnectionsBeyondTheLimitAreToldSo) {
+  start_with_room_for(2);
+  scheduler_->hold();
+  RawConnection first(api_->port()), second(api_->port());
+  const std::string body = padded_body(1000);
+  for (const RawConnection* busy : {&first, &second}) {
+    busy->send("POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + body);
+  }
+  scheduler_->wait_open(2);
+  const HttpReply third = call("GET", "/health");
+  EXPECT_EQ(third.status, 503u);
+  EXPECT_NE(third.body.find("too many connections (limit 2)"), std::string::npos) << third.body;
+  scheduler_->release();
+  for (const RawConnection* busy : {&first, &second}) {
+    EXPECT_TRUE(busy->read_to("\r\n\r\n").starts_with("HTTP/1.1 200"));
+  }
+  EXPECT_EQ(health_once_there_is_room(), 200u) << "they wait again";
+}
+
+// Who may ask as a user takes nothing from administrators, however long the scheduler makes everybody wait.
+TEST_F(OverloadTest, ManyWhoAskForServerInfoShutNoAdministratorOut) {
+  scheduler_->hold_stats();
+  std::vector<std::unique_ptr<RawConnection>> users;
+  for (int i = 0; i < 70; ++i) {
+    users.push_back(std::make_unique<RawConnection>(api_->port()));
+    users.back()->send("GET /server_info HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  }
+  scheduler_->wait_stats();
+  EXPECT_EQ(call("GET", "/hicache/storage-backend").status, 200u);
+  EXPECT_EQ(call("POST", "/quiesce").status, 200u);
+  scheduler_->release_stats();
+  for (const auto& user : users) EXPECT_TRUE(user->read_to("\r\n\r\n").starts_with("HTTP/1.1 200"));
+}
+
+// Nobody waits for its answer any more, and what is not in storage yet waits for the stop to go on.
+TEST_F(OverloadTest, AStopDoesNotWaitForAClear) {
+  scheduler_->hold_clear();
+  RawConnection admin(api_->port());
+  admin.send("POST /hicache/storage-backend/clear HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+  scheduler_->wait_clear();
+  api_->stop_accepting();
+  EXPECT_FALSE(api_->wait_drained(std::chrono::milliseconds(10))) << "until it is over, or the server's patience is";
+  const TimePoint begun = real_clock().now();
+  api_.reset();
+  EXPECT_LT(real_clock().now() - begun, FakeScheduler::kHangs / 2);
+}
+
+// As "nc -N" and "socat" do behind a request that is complete.
+TEST_F(OverloadTest, WhoEndsWhatItSendsGetsItsAnswer) {
+  for (int i = 0; i < 50; ++i) {
+    RawConnection client(api_->port());
+    client.send("GET /server_info HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    client.end_sending();
+    const std::string answer = client.read_to_the_end();
+    ASSERT_TRUE(answer.starts_with("HTTP/1.1 200")) << i << ": " << answer;
+    ASSERT_TRUE(answer.ends_with("}")) << "all of it";
+  }
+}
+
+// What takes long is made for nobody whose end may mean that it has left.
+TEST_F(OverloadTest, ACompletionOfWhoEndsWhatItSendsIsCancelled) {
+  scheduler_->hold();
+  RawConnection client(api_->port());
+  client.send("POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + padded_body(1000));
+  client.end_sending();
+  EXPECT_EQ(client.read_to_the_end(), "");
+  scheduler_->wait_cancelled(1);
 }
 
 TEST_F(OverloadTest, ABodyThatIsBrokenOffGivesItsBytesBack) {

@@ -117,6 +117,18 @@ TEST_F(ServerTrace, OnesThatFailAreThereAndRefusedOnesAreNot) {
   EXPECT_EQ(all[0]["output_length"], 0);
 }
 
+TEST_F(ServerTrace, ProbesOfHealthAreNoUsersRequests) {
+  EXPECT_EQ(call("GET", "/health_generate").status, 200u);
+  EXPECT_TRUE(scheduler_->last_request().is_probe);
+  EXPECT_EQ(call_json("GET", "/recent_requests", {})["requests"], Json::array());
+  (void)call_json("POST", "/generate", generate_body({1, 2}, 1));
+  EXPECT_FALSE(scheduler_->last_request().is_probe);
+  EXPECT_EQ(call_json("GET", "/recent_requests", {})["requests"].size(), 1u);
+  const std::vector<Json> all = lines();
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0]["input_length"], 2);
+}
+
 TEST_F(ServerTrace, WhatAStopStringCutsOffIsPartOfTheAnswer) {
   Json body = generate_body({'a' - 1}, 10);  // the answer: `abcd...
   body["sampling_params"]["stop"] = "c";

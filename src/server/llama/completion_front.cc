@@ -121,7 +121,7 @@ void CompletionFront::end_requests() {
 
 HttpResponse CompletionFront::answer_own(const HttpRequest& request) {
   if (!request.is_loopback) {
-    log_audit(request, 403);
+    refusals_.add(request, 403);
     return error_response(403,
                           "this is for programs on this machine, which call it 127.0.0.1 or localhost; not for web "
                           "pages of other sites");

@@ -24,6 +24,7 @@
 #include "server/llama/prefix_store.h"
 #include "server/llama/slot_pages.h"
 #include "server/recent_requests.h"
+#include "server/refusal_log.h"
 
 namespace larder::llama {
 
@@ -73,6 +74,7 @@ class CompletionFront {
   [[nodiscard]] HttpResponse recent(const HttpRequest& request) const;
 
   std::string command_;
+  RefusalLog refusals_{real_clock()};
   std::unique_ptr<ThreadPoolExecutor> workers_;
   std::unique_ptr<ThreadPoolExecutor> lookers_;  // of requests that use no slot: health and metrics of a full server
   std::unique_ptr<ThreadPoolExecutor> tellers_;  // of what is told without the server, whoever waits for that

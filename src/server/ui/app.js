@@ -260,7 +260,7 @@ byId('attach_form').addEventListener('submit', (event) => {
 });
 byId('detach').addEventListener('click', () => act('detach', 'DELETE', '/hicache/storage-backend'));
 byId('clear').addEventListener('click', () => {
-  if (confirm('Drop every page of this model from storage?')) act('clear', 'POST', '/hicache/storage-backend/clear');
+  if (confirm('Drop every page from storage, of all models?')) act('clear', 'POST', '/hicache/storage-backend/clear');
 });
 byId('flush').addEventListener('click', () => {
   const what = IS_FRONT ? 'Empty the host?' : 'Empty device and host, once nothing runs?';
