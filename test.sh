@@ -7,7 +7,7 @@
 #                      SGLang (660 MB), the real llama.cpp and llama-server (77 MB), the slow tests (with the real
 #                      Mooncake Store, 46 MB), the tests under AddressSanitizer + UBSan, and clang's thread-safety
 #                      analysis with warnings as errors
-#   ./test.sh --sanitizers  the tests under AddressSanitizer + UBSan alone, all of them (./test.sh: half of the folders)
+#   ./test.sh --sanitizers  the tests under AddressSanitizer + UBSan alone, all of them (./test.sh: a quarter)
 # Ends with 1 at the first stage that fails. ctest's output of each stage is kept in build/test_<stage>.log.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -17,15 +17,15 @@ jobs="$(nproc)"
 readonly clang_latest_start_seconds=2550
 
 # Under sanitizers: what reads bytes from outside, owns memory, or runs on several threads. Not the command line, the
-# benchmarks, and the tests that compute with models or compare with other systems. One commit has the lower folders,
-# the next one the upper; of the *_sampled, which take the longest, every second test, and the other ones two commits
-# later.
-readonly asan_lower=(base_test key_test model_test policy_test pool_test transfer_test tree_test controller_test
-  door_test events_test config_test tests_cuda fuzz_replay)
-readonly asan_lower_sampled=(tests_cache tests_crash tests_attach)
-readonly asan_upper=(metadata_test engine_test server_test tests_metadata tests_metadata_http tests_server tests_shared
-  tests_mooncake)
-readonly asan_upper_sampled=(storage_test tests_conformance tests_connector tests_disk)
+# benchmarks, and the tests that compute with models or compare with other systems. Each commit has one of four lines,
+# by the libraries that they are linked with: most of the time goes into compiling these. After a "|" stand the tests
+# that take the longest: every second one of them, and the other ones four commits later.
+readonly asan_turns=(
+  "base_test key_test model_test policy_test pool_test tests_shared transfer_test tree_test | storage_test"
+  "controller_test door_test events_test config_test engine_test | tests_cache tests_connector"
+  "metadata_test tests_cuda tests_metadata tests_mooncake | tests_attach tests_conformance tests_crash tests_disk"
+  "server_test tests_metadata_http tests_server fuzz_replay |"
+)
 
 # Of the slow tests with many cases alike every fourth; of SGLang's servers that one test alone uses every second.
 readonly slow_sampled=(tests_model tests_disk_slow tests_ranks_slow tests_cache_slow tests_attach_slow)
@@ -81,7 +81,8 @@ run_tests() {
 # Joins words by "|".
 any_of() { local IFS='|'; printf '%s' "$*"; }
 
-# Which of four this commit runs: in turn, or by its hash where the commits before it are not here.
+# turn COUNT: which of COUNT this commit runs, from 1 on: in turn, or by its hash where the commits before it are not
+# here.
 turn() {
   local number
   if [ "$(git rev-parse --is-shallow-repository 2>/dev/null)" = false ]; then
@@ -89,16 +90,18 @@ turn() {
   else
     number="0x$(git rev-parse --short=6 HEAD 2>/dev/null || echo 0)"
   fi
-  echo $((number % 4 + 1))
+  echo $((number % $1 + 1))
 }
 
-# What runs under sanitizers now: asan_whole, asan_sampled, and the names of its tests.
+# pick_asan LINE...: what runs under sanitizers: asan_whole, asan_sampled, and the names of its tests.
 pick_asan() {
-  if [ $(($(turn) % 2)) = 1 ]; then
-    asan_whole=("${asan_lower[@]}") asan_sampled=("${asan_lower_sampled[@]}")
-  else
-    asan_whole=("${asan_upper[@]}") asan_sampled=("${asan_upper_sampled[@]}")
-  fi
+  local line line_whole line_sampled
+  asan_whole=() asan_sampled=()
+  for line in "$@"; do
+    read -r -a line_whole <<<"${line%%|*}"
+    read -r -a line_sampled <<<"${line#*|}"
+    asan_whole+=("${line_whole[@]}") asan_sampled+=("${line_sampled[@]}")
+  done
   asan_names="^larder_($(any_of "${asan_whole[@]}"))/" asan_sampled_names="^larder_($(any_of "${asan_sampled[@]}"))/"
   case " ${asan_whole[*]} " in *" fuzz_replay "*) asan_names+="|^fuzz_" ;; esac
 }
@@ -117,23 +120,22 @@ build_asan_beside() {
 
 run_all_asan() {
   export LARDER_TEST_ALL_SERVERS=1
-  asan_whole=("${asan_lower[@]}" "${asan_upper[@]}")
-  asan_sampled=("${asan_lower_sampled[@]}" "${asan_upper_sampled[@]}")
+  pick_asan "${asan_turns[@]}"
   build_asan
-  run_tests asan asan -LE slow -j "$((jobs + 1))" \
-    -R "^larder_($(any_of "${asan_whole[@]}" "${asan_sampled[@]}"))/|^fuzz_"
+  run_tests asan asan -LE slow -j "$((jobs + 1))" -R "$asan_names|$asan_sampled_names"
 }
 
 run_slow() {
   local sampled
   sampled="^larder_($(any_of "${slow_sampled[@]}"))/"
   run_tests release slow -L slow -j "$((jobs + 1))" -E "$sampled"  # the longest mostly wait
-  run_tests release slow_sampled -L slow -j "$((jobs + 1))" -R "$sampled" -I "$(turn),,4"
+  run_tests release slow_sampled -L slow -j "$((jobs + 1))" -R "$sampled" -I "$(turn 4),,4"
 }
 
 run_asan() {
   run_tests asan asan -LE slow -j "$((jobs + 1))" -R "$asan_names"
-  run_tests asan asan_sampled -LE slow -j "$((jobs + 1))" -R "$asan_sampled_names" -I "$((($(turn) + 1) / 2)),,2"
+  [ ${#asan_sampled[@]} = 0 ] ||
+    run_tests asan asan_sampled -LE slow -j "$((jobs + 1))" -R "$asan_sampled_names" -I "$((($(turn 8) + 3) / 4)),,2"
 }
 
 # The Python package, SGLang of its wheel with it as storage backend, and SGLang's own clients before `larder serve`.
@@ -147,7 +149,7 @@ run_sglang() {
   cmake --build build/python -- --quiet
   local suites=(python/tests tests/sglang tests/sglang_clients tests/sglang_server)
   for suite in "${suites[@]}"; do  # side by side: each waits for its servers most of the time
-    beside "${suite//\//_}" env PYTHONPATH="$PWD/build/python" LARDER_TEST_HALF="$(($(turn) % 2))" \
+    beside "${suite//\//_}" env PYTHONPATH="$PWD/build/python" LARDER_TEST_HALF="$(($(turn 2) - 1))" \
       "$python" -m pytest "$suite"
   done
   for suite in "${suites[@]}"; do
@@ -209,7 +211,7 @@ main() {
     build release -DLARDER_CUDA=ON
     # In the processor time that tests leave over: for a sixth of it they wait for clocks, servers and disks.
     beside llama_env nice -n 19 tools/llama_env.sh
-    pick_asan
+    pick_asan "${asan_turns[$(($(turn 4) - 1))]}"
     beside asan_build build_asan_beside
   fi
   stage "tests"

@@ -8,6 +8,7 @@
 
 #include "base/file_system.h"
 #include "bench/bench_multiturn.h"
+#include "server/answer_hint.h"
 #include "server/command_line.h"
 #include "server/json_reader.h"
 #include "server/key_file.h"
@@ -82,17 +83,17 @@ Result<nlohmann::json> read_json(const std::string& path) {
 
 int fail_multiturn(const Status& status) { return fail_command("larder bench multiturn", status); }
 
-int run_multiturn(CommandOptions o) {
+int run_multiturn(CommandOptions o, bool has_url) {
   o.run.order = o.order == "random" ? TurnOrder::kRandom : TurnOrder::kFifo;
-  const Status filled = fill_key(o.run.api_key, o.key_file, "LARDER_API_KEY");
-  if (!filled.is_ok()) return fail_multiturn(Status(filled.code(), "--api-key-file: " + filled.message()));
+  const Status filled = fill_key(o.run.api_key, o.key_file, {"--api-key", "LARDER_API_KEY"}, EmptyVariable::kNoKey);
+  if (!filled.is_ok()) return fail_multiturn(filled);
   Result<nlohmann::json> saved = nlohmann::json();
   if (!o.compare_outputs.empty()) {
     saved = read_json(o.compare_outputs);
     if (!saved.is_ok()) return fail_multiturn(saved.status());
   }
   const Result<MultiturnResult> result = run_multiturn(o.run);
-  if (!result.is_ok()) return fail_multiturn(result.status());
+  if (!result.is_ok()) return fail_multiturn(has_url ? result.status() : with_url_hint(result.status(), ""));
   if (o.as_json) {
     std::printf("%s\n", dump_json(multiturn_json(o.run, *result), 2).c_str());
   } else {
@@ -117,7 +118,7 @@ int bench_multiturn(int argc, char** argv) {
   CommandOptions options;
   add_multiturn_options(app, options);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  return run_multiturn(options);
+  return run_multiturn(options, app.count("--url") > 0);
 }
 
 }  // namespace larder

@@ -22,12 +22,12 @@ void add_source_options(CLI::App& app, PlanOptions& o) {
                  "tokens in a page (64; with a trace as many as its blocks have; or the model's least multiple of it)")
       ->check(whole_number(1, llama::kPageTokensMax))
       ->type_name("TOKENS");
-  app.add_option("--kv-dtype", o.kv_dtype, "of keys and values: f32, bf16, f16, fp8_e4m3 (the model's)")
+  app.add_option("--kv-dtype", o.kv_dtype, "type of keys and values: f32, bf16, f16, fp8_e4m3 (the model's)")
       ->type_name("TYPE");
-  app.add_option("--cache-type-k", s.keys, "of a GGUF model's keys, as llama-server has it")
+  app.add_option("--cache-type-k", s.keys, "type of a GGUF model's keys, as llama-server has it")
       ->capture_default_str()
       ->type_name("TYPE");
-  app.add_option("--cache-type-v", s.values, "of its values")->capture_default_str()->type_name("TYPE");
+  app.add_option("--cache-type-v", s.values, "type of its values")->capture_default_str()->type_name("TYPE");
 }
 
 void add_size_options(CLI::App& app, PlanSweepOptions& o, CLI::Option* trace) {
@@ -38,11 +38,11 @@ void add_size_options(CLI::App& app, PlanSweepOptions& o, CLI::Option* trace) {
   sizes("--host", o.gib[kPlanHost], "sizes to try; 0: no host (doublings, up to where everything fits)", 0);
   sizes("--storage", o.gib[kPlanStorage], "sizes to try; 0: none (none, where everything fits, and a quarter of that)",
         0);
-  app.add_option("--requests", o.limit, "the first so many of the trace (all)")
+  app.add_option("--requests", o.limit, "take only so many of the trace's first requests (all)")
       ->type_name("NUMBER")
       ->check(whole_number(1))
       ->needs(trace);
-  app.add_option("--block-tokens", o.block_tokens, "that a hash id of the trace stands for")
+  app.add_option("--block-tokens", o.block_tokens, "tokens that one hash id of the trace stands for")
       ->type_name("TOKENS")
       ->check(whole_number(1, llama::kPageTokensMax))
       ->capture_default_str()
@@ -70,21 +70,24 @@ void add_rate_options(CLI::App& app, PlanSweepOptions& o, CLI::Option* trace) {
         ->needs(trace);
   };
   rate("--prefill-rate", o.prefill_rate,
-       "of all prompts together; 0: chosen, so that they take 70% of the trace's time if nothing is reused", "TOKENS/S",
-       0);
-  rate("--decode-rate", o.decode_rate, "of each answer", "TOKENS/S", 1e-3);
-  rate("--link", o.link_gbps, "between device and host, each way", "GB/S", 1e-3);
-  rate("--storage-speed", o.storage_gbps, "each way", "GB/S", 1e-3);
+       "prompt tokens that the engine computes in a second, all requests together; 0: chosen, so that prompts take 70% "
+       "of the trace's time if nothing is reused",
+       "TOKENS/S", 0);
+  rate("--decode-rate", o.decode_rate, "tokens that each answer grows by in a second", "TOKENS/S", 1e-3);
+  rate("--link", o.link_gbps, "speed of copies between device and host, each way", "GB/S", 1e-3);
+  rate("--storage-speed", o.storage_gbps, "speed of storage, each way", "GB/S", 1e-3);
 }
 
 void add_answer_options(CLI::App& app, PlanOptions& o, CLI::Option* trace) {
   const auto price = [&](const char* flag, double& value, const char* help) {
     app.add_option(flag, value, help)->type_name("MONEY")->check(number_in(0, 1e9))->needs(trace);
   };
-  price("--price-device", o.sweep.price[kPlanDevice], "of a GiB: what a point of hit rate costs is printed (none)");
-  price("--price-host", o.sweep.price[kPlanHost], "of a GiB (none)");
-  price("--price-storage", o.sweep.price[kPlanStorage], "of a GiB (none)");
-  app.add_option("--knee-points", o.sweep.knee_points, "of hit rate for a doubling: the knee is where it gains less")
+  price("--price-device", o.sweep.price[kPlanDevice],
+        "price of a GiB of device memory; prints what a point of hit rate costs (none)");
+  price("--price-host", o.sweep.price[kPlanHost], "price of a GiB of host memory (none)");
+  price("--price-storage", o.sweep.price[kPlanStorage], "price of a GiB of storage (none)");
+  app.add_option("--knee-points", o.sweep.knee_points,
+                 "points of hit rate: the knee is where a doubling of the size gains less")
       ->type_name("POINTS")
       ->check(number_in(0.001, 100))
       ->capture_default_str()
@@ -95,7 +98,7 @@ void add_answer_options(CLI::App& app, PlanOptions& o, CLI::Option* trace) {
       ->capture_default_str()
       ->needs(trace);
   app.add_option("--csv", o.csv, "a line for each size goes there (none)")->type_name("FILE")->needs(trace);
-  app.add_option("--plot", o.plots, "a picture goes there: .svg or .png (may be given again)")
+  app.add_option("--plot", o.plots, "a picture goes there, .svg or .png; may be given again")
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->needs(trace);

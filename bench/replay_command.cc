@@ -24,19 +24,19 @@ void add_model_options(CLI::App& app, ReplayOptions& o) {
       app.add_option("--model-file", o.model_file, "a model file, for its sizes; instead of the next two")
           ->type_name("FILE")
           ->excludes(preset);
-  app.add_option("--kv-bytes", o.kv_bytes, "of full attention's KV, for a token")
+  app.add_option("--kv-bytes", o.kv_bytes, "bytes of full attention's KV for a token")
       ->type_name("BYTES")
       ->check(whole_number(1, 1 << 24))
       ->capture_default_str()
       ->excludes(preset)
       ->excludes(file);
-  app.add_option("--state-bytes", o.state_bytes, "of a checkpoint of recurrent state; 0: none")
+  app.add_option("--state-bytes", o.state_bytes, "bytes of a checkpoint of recurrent state; 0: none")
       ->type_name("BYTES")
       ->check(whole_number(0, std::uint64_t{1} << 31))
       ->capture_default_str()
       ->excludes(preset)
       ->excludes(file);
-  app.add_option("--page-size", o.page_size, "of the cache")
+  app.add_option("--page-size", o.page_size, "tokens in a page of the cache")
       ->type_name("TOKENS")
       ->check(whole_number(1, 8192))
       ->capture_default_str();
@@ -46,14 +46,14 @@ void add_tier_options(CLI::App& app, ReplayOptions& o) {
   const auto gib = [&](const char* flag, double& value, const char* help) {
     app.add_option(flag, value, help)->type_name("GIB")->check(number_in(0, 1e6))->capture_default_str();
   };
-  gib("--device", o.device_gib, "0: as much as the requests at once need");
+  gib("--device", o.device_gib, "device memory; 0: as much as the requests at once need");
   app.add_option("--device-states", o.device_states,
                  "checkpoints on the device; 0: a quarter of --device, or all of it where nothing else has bytes")
       ->type_name("NUMBER")
       ->check(whole_number(0, 1 << 24))
       ->capture_default_str();
-  gib("--host", o.host_gib, "0: no host tier");
-  gib("--storage", o.storage_gib, "0: none");
+  gib("--host", o.host_gib, "host memory; 0: no host tier");
+  gib("--storage", o.storage_gib, "storage; 0: none");
   app.add_option("--policy", o.policy, "who leaves a tier: " + option_words("radix-eviction-policy"))
       ->type_name("NAME")
       ->capture_default_str();
@@ -80,10 +80,11 @@ void add_time_options(CLI::App& app, ReplayOptions& o) {
   const auto rate = [&](const char* flag, double& value, const char* unit, const char* help) {
     app.add_option(flag, value, help)->type_name(unit)->check(number_in(0, 1e12))->capture_default_str();
   };
-  rate("--prefill-rate", o.prefill_rate, "TOKENS/S", "of all prompts together; 0: they take no time");
-  rate("--decode-rate", o.decode_rate, "TOKENS/S", "of each answer; 0: it takes no time");
-  rate("--link", o.link_gbps, "GB/S", "between device and host, each way; 0: copies take no time");
-  rate("--storage-speed", o.storage_gbps, "GB/S", "each way; 0: it takes no time");
+  rate("--prefill-rate", o.prefill_rate, "TOKENS/S",
+       "prompt tokens that the engine computes in a second, all requests together; 0: they take no time");
+  rate("--decode-rate", o.decode_rate, "TOKENS/S", "tokens that each answer grows by in a second; 0: it takes no time");
+  rate("--link", o.link_gbps, "GB/S", "speed of copies between device and host, each way; 0: copies take no time");
+  rate("--storage-speed", o.storage_gbps, "GB/S", "speed of storage, each way; 0: it takes no time");
 }
 
 int replay_and_print(const ReplayOptions& o, bool has_sensitivity) {
@@ -116,11 +117,11 @@ int replay_command(int argc, char** argv) {
   app.add_option("trace", o.trace, "Mooncake's JSONL: timestamp, input_length, output_length, hash_ids")
       ->type_name("FILE")
       ->required();
-  app.add_option("--block-tokens", o.block_tokens, "that a hash id of the trace stands for")
+  app.add_option("--block-tokens", o.block_tokens, "tokens that one hash id of the trace stands for")
       ->type_name("TOKENS")
       ->check(whole_number(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--requests", o.limit, "the first so many of the trace (all)")
+  app.add_option("--requests", o.limit, "take only so many of the trace's first requests (all)")
       ->type_name("NUMBER")
       ->check(whole_number(1));
   add_model_options(app, o);

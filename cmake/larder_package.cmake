@@ -98,6 +98,8 @@ function(larder_install)
     install(TARGETS larder RUNTIME COMPONENT tools)
     install(FILES LICENSE README.md CHANGELOG.md SECURITY.md packaging/debian/copyright
       DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/larder COMPONENT tools)
+    install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/larder COMPONENT tools
+      FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png")
     larder_add_manual()
     larder_install_monitoring()
     larder_install_service()

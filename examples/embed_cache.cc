@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Larder inside an engine: the ten lines of docs/embedding.md, for a prompt that is not there yet and again when it is.
+// Larder inside an engine: the calls of docs/embedding.md, for a prompt that is not there yet and again when it is.
 //
 // The "engine" here computes nothing; a real one fills the device pages and checkpoints that each step grants. It lends
 // its own memory, as an engine does that has its tensors already: a tensor for each layer and plane, slot 0 of which it

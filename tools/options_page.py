@@ -109,6 +109,8 @@ CACHE_KEYS = (
      "same name; [Larder in SGLang](sglang.md#start) needs it"),
 )
 SECONDS = {"seconds": 1, "milliseconds": 1e-3}
+# What --help writes for values whose name the sources do not say; the page leaves it out.
+PLAIN_VALUES = ("TEXT", "UINT", "FLOAT", "INT")
 
 
 def joined(literals):
@@ -185,8 +187,20 @@ def default_of(member, texts):
     return ""
 
 
+def value_name(text, call, end):
+    """What --help writes behind an option for its value, "GB/S" say, where the sources say it; else "". The option is
+    given by `call`, add_option() or a function of the file's own, and its help ends at `end`."""
+    statement = text[end:text.index(";", end)]
+    own = re.search(r'->type_name\("([^"]+)"\)', statement) or re.match(r'\s*,\s*"([^"]+)"', statement)
+    if own is None and not call.startswith("add_"):
+        body = text[text.index(f"const auto {call} = ["):]
+        own = re.search(r'->type_name\("([^"]+)"\)', body[:body.index("};")])
+    return own.group(1) if own else ""
+
+
 def command_options(path, has_cache_options):
-    """[(name, default, meaning)] of a command that names its options to CLI11."""
+    """[(name, name of its value, default, meaning)] of a command that names its options to CLI11. "(...)" at the end of
+    a help text is the default, as in "(none)"."""
     paths = [path] + (["src/cli/front_options.cc"] if has_cache_options else [])
     texts = [source_tree.text_of(each) for each in paths]
     if "add_log_options(app" in texts[0]:
@@ -203,12 +217,10 @@ def command_options(path, has_cache_options):
             call, name, member, help_text = match.groups()
             if call.startswith("check_"):
                 continue  # of one option beside another, not of what an option is
-            meaning, default = split_default(joined(help_text)) if "(" in help_text else (joined(help_text), "")
-            if call == "add_flag":
-                meaning, default = joined(help_text), "off"
-            elif default != "random":
-                meaning, default = joined(help_text), default_of(member, [text] + structs)
-            found.append((name.replace(",", ", "), default or "none", meaning))
+            meaning, default = split_default(joined(help_text))
+            value = "" if call == "add_flag" else value_name(text, call, match.end())
+            default = "off" if call == "add_flag" else default or default_of(member, [text] + structs)
+            found.append((name.replace(",", ", "), value, default or "none", meaning))
     return found
 
 
@@ -254,7 +266,8 @@ def cell(text):
 
 def code(text):
     """Defaults that are words of a command line stand in code; others are words."""
-    return f"`{text}`" if re.fullmatch(r"[\w./:-]+", text) and text not in ("none", "on", "off", "random") else text
+    is_word = text in ("none", "on", "off", "random") or not re.fullmatch(r"[\w./:-]+", text)
+    return text if is_word else f"`{text}`"
 
 
 def table(heads, rows):
@@ -313,29 +326,31 @@ def page():
     for heading, _, path, has_cache_options in COMMANDS:
         lines += [f"## {heading}", ""]
         lines += table(("option", "default", "meaning"), [
-            (f"`{name}`", code(default), meaning)
-            for name, default, meaning in command_options(path, has_cache_options)])
+            (f"`{name}{' ' + value if value else ''}`", code(default), meaning)
+            for name, value, default, meaning in command_options(path, has_cache_options)])
     return "\n".join(lines).rstrip() + "\n"
 
 
 def help_options(binary, arguments):
-    """{name: default, or None where --help prints none}; None if the binary was built without the command."""
+    """{name: (name of its value, default; None where --help prints none)}; None if the binary was built without the
+    command."""
     done = subprocess.run([binary, *arguments, "--help"], capture_output=True, text=True, check=False)
     if "was built without" in done.stderr + done.stdout:
         return None
     found = {}
     for names, rest in re.findall(r"^  ((?:-\w,)?--[\w-]+)(.*)$", done.stdout, re.M):
-        default = re.match(r" [A-Z|@]+=(\S+)", rest)
-        found[names.replace(",", ", ")] = default.group(1) if default and default.group(1) != "VALUE" else None
+        value, default = re.match(r"(?: (KEY=VALUE|[A-Z][A-Z|@/,.]*)(?:=(\S+))?(?=\s|$))?", rest).groups()
+        found[names.replace(",", ", ")] = (value, default)
     found.pop("-h, --help", None)
     return found
 
 
 def compare(binary):
     problems = []
-    parsed = {("serve",): {f"--{name}": None for _, name, _, _, _ in serve_options()}}
+    parsed = {("serve",): {f"--{name}": (None, None) for _, name, _, _, _ in serve_options()}}
     for _, arguments, path, has_cache_options in COMMANDS:
-        parsed[arguments] = {name: default for name, default, _ in command_options(path, has_cache_options)}
+        parsed[arguments] = {name: (value, default)
+                             for name, value, default, _ in command_options(path, has_cache_options)}
     for arguments, options in parsed.items():
         seen = help_options(binary, arguments)
         command = " ".join(arguments)
@@ -345,8 +360,11 @@ def compare(binary):
         problems += [(PAGE, 1, f"{command}: {name} is in one of page and --help")
                      for name in set(options) ^ set(seen)]
         for name in set(options) & set(seen):
-            if seen[name] is not None and options[name] is not None and options[name] != seen[name]:
-                problems.append((PAGE, 1, f"{command}: {name} is {seen[name]}, the page says {options[name]}"))
+            (value, default), (seen_value, seen_default) = options[name], seen[name]
+            if seen_default is not None and default is not None and default != seen_default:
+                problems.append((PAGE, 1, f"{command}: {name} is {seen_default}, the page says {default}"))
+            if value is not None and value != (seen_value or "") and (value or seen_value not in PLAIN_VALUES):
+                problems.append((PAGE, 1, f"{command}: {name} takes {seen_value}, the page says {value or 'nothing'}"))
     source_tree.report("options", problems)
 
 

@@ -104,14 +104,15 @@ LARDER_API size_t larder_page_keys(const uint32_t* tokens, size_t token_count, u
 
 /* ---- stores ---- */
 
-/* level: 0 debug, 1 information, 2 warning, 3 error. Any thread. */
+/* level: 1 information, 2 warning, 3 error; 0 (debug) is reserved. Any thread. */
 typedef void (*larder_log_fn)(void* context, int32_t level, const char* where, const char* message);
 
 typedef struct larder_store_options {
   uint32_t struct_size;
   uint32_t reserved;   /* 0 */
   const char* backend; /* a name of larder_backends(): "file", "memory", "hf3fs", "mooncake", "plugin" */
-  const char* config;  /* a JSON object: the backend's options, and those of larder_store_option_help() */
+  const char* config;  /* a JSON object: the backend's options, and those of larder_store_option_help(). Null and "": */
+                       /* no options */
   const larder_segment*
       memory;          /* where payloads mostly lie, aligned to 4096: registered with the device once, and so */
   size_t memory_count; /* has to live until larder_store_close(). May be null, 0 */
@@ -185,7 +186,8 @@ typedef struct larder_space_options {
   size_t pool_count;        /* 1 to LARDER_MAX_POOLS */
 } larder_space_options;
 
-/* Describes a model to a store. Cheap; does no I/O. The store outlives it. */
+/* Describes a model to a store. Cheap; does no I/O. The store outlives it. Texts and pools are copied: the caller's may
+ * go when it returns. LARDER_INVALID_ARGUMENT names the field. */
 LARDER_API larder_code larder_space_open(larder_store* store, const larder_space_options* options, larder_space** space,
                                          larder_error* error);
 LARDER_API void larder_space_close(larder_space* space);
@@ -310,8 +312,8 @@ typedef struct larder_connector_options {
   double prefetch_seconds;  /* LARDER_PREFETCH_TIMEOUT; 0: 1. And 0.25 more for each 1024 tokens */
 } larder_connector_options;
 
-/* LARDER_INVALID_ARGUMENT names the field. LARDER_UNSUPPORTED: windows of different lengths, or more pools of a kind
- * than a connector has room for. LARDER_OVERLOADED: no memory. */
+/* Texts and pools of the model are copied. LARDER_INVALID_ARGUMENT names the field. LARDER_UNSUPPORTED: windows of
+ * different lengths, or more pools of a kind than a connector has room for. LARDER_OVERLOADED: no memory. */
 LARDER_API larder_code larder_connector_open(const larder_connector_options* options, larder_connector** connector,
                                              larder_error* error);
 /* Detaches, and waits for copies under way and for the store's use of the host memory, at most timeout_seconds (0: 5).
@@ -441,13 +443,14 @@ typedef struct larder_load_options {
   uint64_t pages;             /* one of its points; if all pools have ALL_PAGES, any from own_pages (and 1) on */
   const larder_place* places; /* exactly what the point says, for each pool with bytes; read during the call */
   size_t place_count;
-  larder_page_fn page; /* or else: takes each page, pool by pool, pages ascending */
+  larder_page_fn page; /* or else, with places null and place_count 0: takes each page, pool by pool, pages ascending */
   void* context;
 } larder_load_options;
 
 /* *transfer: its number; 0: none, not LARDER_OK. LARDER_NOT_FOUND: no such lookup. LARDER_INVALID_ARGUMENT:
- * larder_points() has not been LARDER_OK, `pages` is none of its points, or a place is missing, not part of it or of
- * another size. LARDER_OVERLOADED: max_transfers have a result to take. */
+ * larder_points() has not been LARDER_OK, `pages` is none of its points, a place is missing (where a page has bytes),
+ * not part of it or of another size, or places and `page` are both given. LARDER_OVERLOADED: max_transfers have a
+ * result to take. */
 LARDER_API larder_code larder_load(larder_connector* connector, const larder_load_options* options, uint64_t* transfer,
                                    larder_error* error);
 
@@ -456,15 +459,15 @@ typedef struct larder_save_options {
   uint32_t flags;         /* LARDER_SAVE_* */
   const uint32_t* tokens; /* from the start of the prompt, at least to_page pages; read during the call */
   size_t token_count;
-  const char* adapter;
-  const char* salt;
+  const char* adapter;         /* null and "": none */
+  const char* salt;            /* null and "": none */
   uint64_t from_page, to_page; /* of pools with ALL_PAGES; what is before from_page was saved before */
   uint64_t window_pages;       /* of windows: the last so many before to_page */
   const uint64_t* states;      /* points at which states are given, ascending, above 0, at most to_page */
   size_t state_count;
   const larder_place* places; /* exactly these pages, of each pool with bytes; read during the call */
   size_t place_count;
-  larder_page_fn page; /* or else: fills each page that is copied */
+  larder_page_fn page; /* or else, with places null and place_count 0: fills each page that is copied */
   void* context;
 } larder_save_options;
 
@@ -472,8 +475,8 @@ typedef struct larder_save_options {
 #define LARDER_SAVE_MAY_WAIT 1u
 
 /* *transfer: as larder_load().
- * LARDER_INVALID_ARGUMENT: nothing is given (no page, window or state), the tokens do not reach to_page, or a place is
- * missing, not part of it or of another size.
+ * LARDER_INVALID_ARGUMENT: nothing is given (no page, window or state), the tokens do not reach to_page, a place is
+ * missing (where a page has bytes), not part of it or of another size, or places and `page` are both given.
  * LARDER_OVERLOADED: as larder_load(); saves under way hold save_share; or the pages before from_page are on their way
  * in an earlier save: again after a poll. */
 LARDER_API larder_code larder_save(larder_connector* connector, const larder_save_options* options, uint64_t* transfer,

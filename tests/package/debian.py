@@ -26,6 +26,7 @@ COMMAND_FILES = (
     "usr/share/larder/prometheus/larder_rules.yml", "usr/share/larder/grafana/larder.json",
     "usr/share/doc/larder/LICENSE", "usr/share/doc/larder/README.md", "usr/share/doc/larder/copyright",
     "usr/share/doc/larder/CHANGELOG.md", "usr/share/doc/larder/SECURITY.md",
+    "usr/share/doc/larder/docs/results/cuda_2026-11-26.md",
     *(f"usr/lib/systemd/system/{unit}.service" for unit in UNITS))
 DEVELOPMENT_FILES = ("usr/include/larder/larder.h", "usr/include/larder/larder_backend.h",
                      "usr/share/doc/liblarder-dev/copyright")
@@ -59,6 +60,10 @@ def check_files(folders):
         missing = [path for path in wanted if path not in names[name]]
         need(not missing, f"{name} lacks {missing}; it has {sorted(names[name])[:40]}")
     need(not names["larder"] & names["liblarder-dev"], "a file is in both packages")
+    readme = folders["larder"] / "usr/share/doc/larder/README.md"
+    linked = set(re.findall(r"\]\((docs/[^)#]+)", readme.read_text(encoding="utf-8")))
+    lost = sorted(page for page in linked if not (readme.parent / page).is_file())
+    need(linked and not lost, f"the installed README links to {lost}, which is not installed")
     libraries = re.compile(r"usr/lib/(?:\S+/)?liblarder\.so(\.[0-9.]+)?$")
     need(all(libraries.match(path).group(1) for path in names["larder"] if libraries.match(path)) and
          any(libraries.match(path) for path in names["larder"]), "larder has the libraries with a version")
