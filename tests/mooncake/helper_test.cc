@@ -191,7 +191,8 @@ TEST_F(MooncakeFailures, ACallThatIsLateEndsNoHelperThatAnswersOthers) {
     EXPECT_TRUE(rig_.get({others.back()})[0].is_ok());
   }
   expect_answers_until([&] { return store_.calls("batch_put_session_end") == ends + 21; });  // of 20, and the late one
-  EXPECT_TRUE(rig_.get({{kKv, 3}})[0].is_ok()) << "it has come after all, with the bytes that it was given";
+  // It has come after all, with the bytes that it was given: soon after the call has begun, which is what is counted.
+  expect_answers_until([&] { return rig_.get({{kKv, 3}})[0].is_ok(); });
   EXPECT_TRUE(rig_.get({{kKv, 1}})[0].is_ok());
   EXPECT_EQ(store_.calls("setup"), setups) << "it is the same helper";
 }

@@ -197,7 +197,10 @@ Result<ShareListener> ShareDirectory::listen(int backlog) const {
     return system_error("bind in " + path_);
   }
   if (::listen(socket->get(), backlog) != 0) return system_error("listen in " + path_);
-  return ShareListener{std::move(*socket), socket_file()};
+  ShareListener made{std::move(*socket), socket_file()};
+  // The host would take "no file" for its own, and never look again.
+  if (made.file == FileId{}) return unavailable("the socket in " + path_ + " was deleted as soon as it was made");
+  return made;
 }
 
 void ShareDirectory::remove_socket(const FileId& own) const {
