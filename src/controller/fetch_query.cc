@@ -153,7 +153,7 @@ bool FetchQuery::answered(Fetch& f, const Op& op, const OutcomeBits& bits) {
     const QueryPart& part = f.parts.front();
     const std::vector<PoolPresence> presence = parts_.planner.presence_of(f, part);
     f.scan.add(parts_.model, presence, part.end - part.begin, f.candidates);
-    f.reach.add(parts_.model, presence, part.end - part.begin);
+    if (!needs_full_alone(parts_.model)) f.reach.add(parts_.model, presence, part.end - part.begin);
     parts_.ops.budget().spend((part.end - part.begin) / 16 + 1);
     f.parts.pop_front();
   }

@@ -17,14 +17,14 @@
 #include <vector>
 
 #include "base/strong.h"
+#include "controller/joint.h"
 #include "model/model_spec.h"
 
 namespace larder {
 
 class JoinIndex {
  public:
-  explicit JoinIndex(const ModelSpec& model)
-      : model_(model), serves_any_head_(!model.has(ComponentKind::kSwa) && !model.has(ComponentKind::kMamba)) {}
+  explicit JoinIndex(const ModelSpec& model) : model_(model), serves_any_head_(needs_full_alone(model)) {}
 
   [[nodiscard]] bool serves_any_head() const { return serves_any_head_; }
   void add(NamespaceId space, std::span<const TokenId> tokens, OpId fetch) {

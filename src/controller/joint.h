@@ -27,7 +27,12 @@ class JointScan {
   RestorableScan scan_;
 };
 
-// How far a prompt gets if not all components count: what lacks where no restore point follows. Pages.
+// Whether full is all that a restore point of the model needs.
+[[nodiscard]] inline bool needs_full_alone(const ModelSpec& model) {
+  return !model.has(ComponentKind::kSwa) && !model.has(ComponentKind::kMamba);
+}
+
+// How far a prompt gets if not all components count: it tells which one lacks where no restore point follows. Pages.
 struct Reach {
   std::uint64_t full = 0;    // of full alone, in all of its pools
   std::uint64_t window = 0;  // the largest boundary up to there that has its whole window; without windows as `full`

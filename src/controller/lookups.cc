@@ -49,8 +49,6 @@ const Lookups::Lookup* Lookups::find(LookupId id) const {
   return it == lookups_.end() ? nullptr : &it->second;
 }
 
-bool Lookups::is_only_full() const { return !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba); }
-
 // The engine's window counts if it has all that a window of the point wants before its own end.
 LoadPoint Lookups::load_point(const Lookup& lookup, std::uint64_t pages) const {
   LoadPoint point;
@@ -125,7 +123,7 @@ Status Lookups::lease(LookupId id) {
                       ": release some, or go on without");
   }
   // All of a path is kept by its end; windows and states each by themselves.
-  const std::size_t first = is_only_full() && !result.points.empty() ? result.points.size() - 1 : 0;
+  const std::size_t first = needs_full_alone(model_) && !result.points.empty() ? result.points.size() - 1 : 0;
   for (std::size_t i = first; i < result.points.size(); ++i) {
     lookup.end = tree_.settle(position_on_path(tree_, match.walked.node, result.points[i].pages));
     if (!defect(Defect::kLeaseIgnored)) lookup.locks.push_back(tree_.lock(lookup.end, Tier::kHost, LockParts{}));
@@ -184,7 +182,7 @@ Result<LoadPoint> Lookups::point(LookupId id, std::uint64_t pages) const {
   const std::vector<LoadPoint>& points = lookup->result.points;
   // Also those that were not listed.
   const bool is_on_path = !points.empty() && pages > 0 && pages >= lookup->has.pages && pages <= points.back().pages;
-  if (is_only_full() && is_on_path) return load_point(*lookup, pages);
+  if (needs_full_alone(model_) && is_on_path) return load_point(*lookup, pages);
   const auto it = std::lower_bound(points.begin(), points.end(), pages,
                                    [](const LoadPoint& point, std::uint64_t at) { return point.pages < at; });
   if (it != points.end() && it->pages == pages) return *it;

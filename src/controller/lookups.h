@@ -78,7 +78,6 @@ class Lookups {
   [[nodiscard]] LookupResult points_of(const Lookup& lookup, const MatchResult& match) const;
   [[nodiscard]] LoadPoint load_point(const Lookup& lookup, std::uint64_t pages) const;
   [[nodiscard]] std::uint64_t blocks_of(const LookupResult& result) const;
-  [[nodiscard]] bool is_only_full() const;
   [[nodiscard]] std::uint64_t most_leased() const;
   [[nodiscard]] bool is_room_for(std::uint64_t blocks) const {
     return blocks == 0 || leased_ == 0 || leased_ + blocks <= most_leased();

@@ -82,8 +82,7 @@ Miss MissReasons::lost(const Found& found, ComponentKind c, std::uint64_t page, 
 }
 
 bool MissReasons::is_full_stored(const Found& found) const {
-  const bool is_only_full = !parts_.model.has(ComponentKind::kSwa) && !parts_.model.has(ComponentKind::kMamba);
-  return !is_only_full && found.fetched.reach.full > found.full_pages;
+  return !needs_full_alone(parts_.model) && found.fetched.reach.full > found.full_pages;
 }
 
 // No restore point follows in storage either, as far as it has answered.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "controller/checkpoint_plan.h"
+#include "controller/joint.h"
 
 namespace larder {
 
@@ -71,8 +72,8 @@ Result<Starts::Restore> Starts::choose(Request& r) {
   }
   const TierMatch* best = has_host_ && !device_only ? &match.any : &match.device;
   const std::uint64_t on_device = std::min(match.full_device_pages, best->at.pages);
-  const bool only_full = !model_.has(ComponentKind::kSwa) && !model_.has(ComponentKind::kMamba);
-  if (only_full && (best->at.pages - on_device) * model_.page_size < config_.load_back_threshold) best = &match.device;
+  if (needs_full_alone(model_) && (best->at.pages - on_device) * model_.page_size < config_.load_back_threshold)
+    best = &match.device;
   restore.pages = best->at.pages;
   restore.device_point = std::min(match.device.at.pages, best->at.pages);
   restore.reason = best->reason;

@@ -12,9 +12,8 @@
 //                       are tried; if what was read cannot be written, maintenance ends
 //   the disk itself is full -> what it holds is the budget from now on (store_room.h); if that frees no segment at
 //                       once, the emptiest one is dropped with what lives in it, so that something can be moved
-//   CLEARED is half full -> the oldest segment, which keeps its entries (docs/formats.md 5.6), is cleaned, and the
-//   next;
-//                       not while writes wait for room
+//   CLEARED is half full -> the oldest segment, which keeps its entries (docs/formats.md 5.6), is cleaned, then the
+//                       next one; not while writes wait for room
 //
 // One step at a time, by one chain of tasks; reads and writes go on meanwhile. One segment's worth of the budget is
 // kept for cleaning. Cost: cleaning copies at most what lives, about (low / high) of what it frees in the worst case.

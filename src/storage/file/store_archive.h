@@ -113,9 +113,8 @@ struct ImportResult {
   std::uint64_t unselected_groups = 0;
   std::uint64_t evicted_pages = 0;  // by the backend meanwhile, perhaps of those that had just been imported
   Status first_problem;
-  // Not ok: the archive is damaged or cut off there, or (kOverloaded, kUnsupported) the backend is
-  // full, and took not even the last group of a request; what came before has been
-  // imported.
+  // Not ok: there the archive is damaged or cut off, or (kOverloaded, kUnsupported) the backend is full: it refused the
+  // last group of a request, too. What came before has been imported.
   Status end;
 };
 // Writes the groups through the storage port, durably. `backend` may be null with dry_run. Errors: the archive cannot
