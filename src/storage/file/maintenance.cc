@@ -17,6 +17,8 @@ constexpr std::size_t kDropBatch = 1024;  // pages that are looked at, per hold 
 constexpr std::uint64_t kCleanBelowPercent = 90;
 // So many that left as much on disk as there was, since something was evicted: enough.
 constexpr unsigned kVainCleanings = 3;
+// So many in a row that found no room, though segments were sealed for it: enough.
+constexpr unsigned kLackedRoom = 4;
 
 }  // namespace
 
@@ -35,7 +37,8 @@ void Maintenance::start() {
     if (is_under_way_ || state_.is_finished) return;
     is_under_way_ = true;
     least_filled_ = state_.room.filled_bytes();
-    lacks_room_ = oldest_stays_ = false;
+    lacked_room_ = 0;
+    oldest_stays_ = false;
     // Without eviction, what was vain is vain again, until something else dies.
     const std::uint64_t live_before = std::exchange(live_bytes_, state_.room.live_bytes());
     if (state_.options.evicts || live_bytes_ < live_before) vain_cleanings_ = 0;
@@ -68,8 +71,10 @@ void Maintenance::go_on() {
     } else {
       if (do_all_files_stay()) return end(true);
       if (evict_some()) continue;
-      if (drop_for_space()) continue;
-      if (!clean_one() && !seal_for_space() && !clean_oldest()) return end(true);
+      if (!seal_for_cleaning()) {
+        if (drop_for_space()) continue;
+        if (!clean_one() && !seal_for_space() && !clean_oldest()) return end(true);
+      }
     }
     LockGuard guard(state_.mutex);
     if (std::exchange(goes_on_, false)) continue;
@@ -149,8 +154,9 @@ bool Maintenance::drop_for_space() {
   SegmentId victim = 0;
   {
     LockGuard guard(state_.mutex);
-    const bool lacks_room = std::exchange(lacks_room_, false);
+    const bool lacks_room = lacked_room_ > kLackedRoom || (lacked_room_ > 0 && !has_room_to_clean());
     if (!state_.room.full_volume && !lacks_room) return false;
+    lacked_room_ = 0;
     const std::optional<unsigned> full = std::exchange(state_.room.full_volume, std::nullopt);
     const TimePoint now = state_.clock.now();
     const bool may_drop = state_.options.evicts && (!full || state_.volumes[*full].clean_again <= now);
@@ -213,16 +219,28 @@ void Maintenance::cleaned(SegmentCleaner::Outcome how, const Status& why) {
   {
     LockGuard guard(state_.mutex);
     cleaning_failed_ = how == Outcome::kNotRead || how == Outcome::kNotWritten ? why : Status::ok();
-    lacks_room_ = how == Outcome::kLacksRoom;
+    lacked_room_ = how == Outcome::kLacksRoom ? lacked_room_ + 1 : 0;
     const std::uint64_t filled = state_.room.filled_bytes();
     if (filled >= least_filled_ && how == Outcome::kMoved) ++vain_cleanings_;
-    if (lacks_room_ && !state_.options.evicts) vain_cleanings_ = kVainCleanings + 1;  // nothing is dropped for it
+    if (lacked_room_ > 0 && !state_.options.evicts) vain_cleanings_ = kVainCleanings + 1;  // nothing is dropped for it
     least_filled_ = std::min(least_filled_, filled);
     is_full = state_.room.full_volume.has_value() && state_.options.evicts;
   }
   // On a full disk, something is dropped first.
   if (how == Outcome::kStays || (how == Outcome::kNotWritten && !is_full)) return end(true);
   state_.post([this] { go_on(); });
+}
+
+bool Maintenance::has_room_to_clean() const { return state_.room.has_room(state_.room.largest_segment(), true); }
+
+// Cleaning found no room. What is about to be sealed gives some back, and so does what cleaning fills: the next page
+// did not fit there. True: this goes on behind a seal.
+bool Maintenance::seal_for_cleaning() {
+  {
+    LockGuard guard(state_.mutex);
+    if (lacked_room_ == 0 || lacked_room_ > kLackedRoom || has_room_to_clean()) return false;
+  }
+  return log_.seal(LogKind::kMoved);
 }
 
 // The segment that was made first keeps each entry of CLEARED that is younger than it, whatever it holds. Null: the
@@ -252,7 +270,7 @@ bool Maintenance::clean_oldest() {
       segment = oldest->id;
     }
   }
-  if (segment == 0) return log_.seal_all();
+  if (segment == 0) return log_.seal();
   cleaner_.clean(segment, [this](SegmentCleaner::Outcome how, const Status&) { oldest_cleaned(how); });
   return true;
 }
@@ -266,17 +284,18 @@ void Maintenance::oldest_cleaned(SegmentCleaner::Outcome how) {
   state_.post([this] { go_on(); });
 }
 
-// There is nothing sealed to be cleaned, and writes wait for room: the segments that take appends may be most of what
-// the store holds (they were sized before the disk was found to be full), so they are sealed, too.
+// There is nothing sealed to be cleaned: what is about to be sealed is awaited. If writes wait for room, the segments
+// that take appends are sealed, too; they may be most of what the store holds (they were sized before the disk was
+// found to be full).
 bool Maintenance::seal_for_space() {
   {
     LockGuard guard(state_.mutex);
     const TimePoint now = state_.clock.now();
     const bool is_any_left_alone = std::any_of(state_.segments.begin(), state_.segments.end(),
                                                [now](const auto& each) { return each.second.clean_again > now; });
-    if (state_.waiting.empty() || is_any_left_alone) return false;
+    if (state_.waiting.empty() || is_any_left_alone) return log_.await_seal();
   }
-  return log_.seal_all();
+  return log_.seal();
 }
 
 }  // namespace larder::file_store

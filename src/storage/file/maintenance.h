@@ -5,7 +5,8 @@
 //   too much alive   -> the nodes used longest ago go, tails before heads (page_index.h)
 //   else             -> the segment with the least alive in it is cleaned (segment_cleaner.h)
 //   nothing gained   -> more of the oldest goes
-//   no room to clean -> the emptiest segment is dropped, so that there is
+//   no room to clean -> the segments that cleaning fills are sealed, which gives back what they do not fill; if that is
+//                       not enough, the emptiest segment is dropped
 //   files do not go  -> nothing else of that directory is cleaned for a while, for it would free nothing; one file that
 //                       does not go is tried again, and counts as long as it is there
 //   cleaning fails   -> nothing is dropped for it: a segment that cannot be read is left alone for a while, and others
@@ -52,6 +53,8 @@ class Maintenance {
   [[nodiscard]] bool evict_some() LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] bool evict_a_segments_worth() LARDER_REQUIRES(state_.mutex);
   [[nodiscard]] bool drop_for_space() LARDER_EXCLUDES(state_.mutex);
+  [[nodiscard]] bool has_room_to_clean() const LARDER_REQUIRES(state_.mutex);
+  [[nodiscard]] bool seal_for_cleaning() LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] bool clean_one() LARDER_EXCLUDES(state_.mutex);
   void cleaned(SegmentCleaner::Outcome how, const Status& why) LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] SegmentInfo* keeper_of_clears() LARDER_REQUIRES(state_.mutex);
@@ -71,7 +74,7 @@ class Maintenance {
   std::uint64_t least_filled_ LARDER_GUARDED_BY(state_.mutex) = 0;  // of the segments, since it began
   std::uint64_t live_bytes_ LARDER_GUARDED_BY(state_.mutex) = 0;    // when it began
   unsigned vain_cleanings_ LARDER_GUARDED_BY(state_.mutex) = 0;     // since it began, or evicted for them
-  bool lacks_room_ LARDER_GUARDED_BY(state_.mutex) = false;         // so ended the last cleaning
+  unsigned lacked_room_ LARDER_GUARDED_BY(state_.mutex) = 0;        // so many of the last cleanings in a row
   bool oldest_stays_ LARDER_GUARDED_BY(state_.mutex) = false;       // it could not be cleaned, this time
   Status cleaning_failed_ LARDER_GUARDED_BY(state_.mutex);          // not ok: so ended the last one
 };

@@ -321,17 +321,21 @@ void SegmentLog::end_sync(SegmentId id, const Status& status) {
   if (again) start_sync(id);
 }
 
-bool SegmentLog::seal_all() {
+bool SegmentLog::seal(std::optional<LogKind> kind) {
   std::vector<EndedSegment> ended;
   {
     LockGuard guard(state_.mutex);
-    ended = state_.end_active();
-    awaits_seal_ = std::any_of(state_.segments.begin(), state_.segments.end(),
-                               [](const auto& entry) { return entry.second.active && entry.second.active->is_full; });
-    if (!awaits_seal_) return false;
+    ended = state_.end_active(kind);
+    if (!await_seal()) return false;
   }
   for (const EndedSegment& each : ended) settle(each.segment, each.volume);
   return true;
+}
+
+bool SegmentLog::await_seal() {
+  return awaits_seal_ = std::any_of(state_.segments.begin(), state_.segments.end(), [](const auto& entry) {
+           return entry.second.active && entry.second.active->is_full;
+         });
 }
 
 void SegmentLog::finish() {

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -40,8 +41,11 @@ class SegmentLog {
   void settle(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(state_.mutex);
   // The same, but sealed when it returns, if its last write has ended. Blocks.
   void settle_here(const std::shared_ptr<ActiveSegment>& segment, unsigned volume) LARDER_EXCLUDES(state_.mutex);
-  // No more is appended to any segment. True: one is about to be sealed, and maintenance goes on behind that.
-  [[nodiscard]] bool seal_all() LARDER_EXCLUDES(state_.mutex);
+  // No more is appended to any segment (of that kind). True: one is about to be sealed, and maintenance goes on behind
+  // that.
+  [[nodiscard]] bool seal(std::optional<LogKind> kind = std::nullopt) LARDER_EXCLUDES(state_.mutex);
+  // True: a full segment is about to be sealed, and maintenance goes on behind that.
+  [[nodiscard]] bool await_seal() LARDER_REQUIRES(state_.mutex);
   // Seals what is active, here. Precondition: nothing is in flight.
   void finish() LARDER_EXCLUDES(state_.mutex);
 

@@ -85,9 +85,10 @@ bool StoreRoom::has_room(std::uint64_t bytes, bool for_cleaning) const {
 
 std::uint64_t StoreRoom::filled_bytes() const {
   std::uint64_t bytes = segments_.physical_bytes();
-  for (const Volume& v : volumes_) {
-    const ActiveSegment* const active = v.log(LogKind::kMoved).active.get();
-    if (!active) continue;
+  for (const auto& [id, segment] : segments_) {
+    const ActiveSegment* const active = segment.active.get();
+    if (!active || !(active->is_full || volumes_[segment.volume].log(LogKind::kMoved).active == segment.active))
+      continue;
     const std::uint64_t taken = active->end_bytes + ActiveSegment::footer_room(active->pages);
     bytes -= std::min(bytes, active->capacity_bytes - std::min(active->capacity_bytes, taken));
   }

@@ -75,7 +75,8 @@ class StoreRoom {
 
   // To be called when segments have gone.
   void note_held() { least_held_ = std::min(least_held_, segments_.physical_bytes()); }
-  // What segments hold, but for the room that cleaning still has in those that it fills.
+  // What segments hold, but for the room that cleaning still has in those that it fills, and that which a seal gives
+  // back.
   [[nodiscard]] std::uint64_t filled_bytes() const;
 
   // ---- full disks

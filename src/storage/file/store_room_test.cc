@@ -69,10 +69,15 @@ TEST_F(StoreRoomTest, RoomThatCleaningStillHasIsNotFilled) {
   auto active = std::make_shared<ActiveSegment>();
   active->capacity_bytes = 8 * kMiB;
   active->end_bytes = 2 * kMiB;
+  segments_.at(2).active = active;
   volumes_[1].log(LogKind::kNew).active = active;
   EXPECT_EQ(room_.filled_bytes(), 16 * kMiB) << "new pages may come at any time";
+  volumes_[1].log(LogKind::kNew).active = nullptr;
   volumes_[1].log(LogKind::kMoved).active = active;
   EXPECT_EQ(room_.filled_bytes(), 10 * kMiB + ActiveSegment::footer_room(0));
+  volumes_[1].log(LogKind::kMoved).active = nullptr;
+  active->is_full = true;
+  EXPECT_EQ(room_.filled_bytes(), 10 * kMiB + ActiveSegment::footer_room(0)) << "the seal gives the rest back";
 }
 
 TEST_F(StoreRoomTest, AFullDiskIsALimitForItsVolume) {

@@ -112,11 +112,12 @@ void StoreState::note_failure(LogLines& lines, unsigned volume, const Status& wh
   lines.warning("storage/file", "writing to " + v.directory + " is suspended: " + why.to_string());
 }
 
-std::vector<EndedSegment> StoreState::end_active() {
+std::vector<EndedSegment> StoreState::end_active(std::optional<LogKind> kind) {
   std::vector<EndedSegment> ended;
   for (unsigned i = 0; i < volumes.size(); ++i) {
-    for (Volume::Log& log : volumes[i].logs) {
-      if (!log.active) continue;
+    for (const LogKind each : {LogKind::kNew, LogKind::kMoved}) {
+      Volume::Log& log = volumes[i].log(each);
+      if (!log.active || (kind && kind != each)) continue;
       log.active->is_full = true;
       ended.push_back({std::exchange(log.active, nullptr), i});
     }

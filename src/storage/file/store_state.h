@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -71,8 +72,8 @@ struct StoreState {
   // `free`: on a full disk, as the system says. `asked`: by a new segment; else its usual size counts.
   void note_failure(LogLines& lines, unsigned volume, const Status& why, const std::shared_ptr<ActiveSegment>& segment,
                     std::uint64_t free = 0, std::uint64_t asked = 0) LARDER_REQUIRES(mutex);
-  // No more is appended to any of them. The caller settles them.
-  [[nodiscard]] std::vector<EndedSegment> end_active() LARDER_REQUIRES(mutex);
+  // No more is appended to any of them (of that kind). The caller settles them.
+  [[nodiscard]] std::vector<EndedSegment> end_active(std::optional<LogKind> kind = std::nullopt) LARDER_REQUIRES(mutex);
   // What a segment needs for the write that has waited longest; 0: none waits.
   [[nodiscard]] std::uint64_t awaited_bytes() const LARDER_REQUIRES(mutex);
   // To be called by what takes the mutex again and again, without it: callers that wait for it go first. (A mutex does
