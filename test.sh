@@ -11,6 +11,7 @@
 # Ends with 1 at the first stage that fails. ctest's output of each stage is kept in build/test_<stage>.log.
 set -euo pipefail
 cd "$(dirname "$0")"
+. tools/build_parts.sh
 
 jobs="$(nproc)"
 # The last stage is left out, aloud, when it would begin later than this.
@@ -64,7 +65,7 @@ build() {
   local preset="$1"
   shift
   cmake --preset "$preset" "$@" >/dev/null
-  cmake --build --preset "$preset" -- --quiet
+  cmake --build --preset "$preset" -j "$(build_jobs)" -- --quiet
 }
 
 # run_tests PRESET NAME [ctest options]
@@ -108,7 +109,8 @@ pick_asan() {
 
 build_asan() {
   cmake --preset asan -DLARDER_SLOW_TESTS=OFF >/dev/null
-  cmake --build --preset asan --target "${asan_whole[@]/#/larder_}" "${asan_sampled[@]/#/larder_}" -- --quiet
+  cmake --build --preset asan -j "$(build_jobs)" --target "${asan_whole[@]/#/larder_}" \
+    "${asan_sampled[@]/#/larder_}" -- --quiet
 }
 
 # With what time others leave over, and after llama.cpp, which is needed first.

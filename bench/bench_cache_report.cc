@@ -10,6 +10,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Where there was no call there is no figure, and a bar is neither met nor missed.
+std::string_view verdict_of(const CacheBenchRow& row) {
+  if (row.calls == 0) return "not measured";
+  return row.figure() <= row.bar ? "met" : "missed";
+}
+
 std::string us_text(const Spread& us) { return fmt::format("{:.1f} [{:.1f}..{:.1f}]", us.median, us.low, us.high); }
 
 }  // namespace
@@ -29,11 +35,13 @@ std::string cache_bench_table(const CacheBenchResult& result) {
   for (const CacheBenchRow& row : result.rows) {
     if (!last.empty() && last != row.model + row.load) table.add_rule();
     last = row.model + row.load;
-    std::vector<std::string> cells = {row.model,        row.load,         row.call,          count_text(row.calls),
-                                      us_text(row.p50), us_text(row.p99), us_text(row.p999), us_text(row.most)};
+    std::vector<std::string> cells = {row.model, row.load, row.call, count_text(row.calls)};
+    for (const Spread& us : {row.p50, row.p99, row.p999, row.most}) {
+      cells.push_back(row.calls == 0 ? "-" : us_text(us));
+    }
     if (row.bar > 0) {
       cells.push_back(fmt::format("{} <= {:.0f}", row.bar_of, row.bar));
-      cells.emplace_back(row.figure() <= row.bar ? "met" : "missed");
+      cells.emplace_back(verdict_of(row));
     }
     table.add_row(std::move(cells));
   }
@@ -54,7 +62,8 @@ Json cache_bench_json(const CacheBenchOptions& options, const MachineInfo& machi
                 {"p999_us", spread_json(row.p999)},
                 {"most_us", spread_json(row.most)}};
     if (row.bar > 0) {
-      one["bar"] = {{"figure", row.bar_of}, {"us", row.bar}, {"met", row.figure() <= row.bar}};
+      one["bar"] = {{"figure", row.bar_of}, {"us", row.bar}};
+      one["bar"]["met"] = row.calls == 0 ? Json() : Json(row.figure() <= row.bar);  // null: not measured
     }
     rows.push_back(std::move(one));
   }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/bench_cache_world.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace larder {
 namespace {
+
+constexpr std::size_t kLeastBlockBytes = 64;  // choose_block_bytes()
 
 // An address range without memory: what reads or writes a page of it ends the program. So a run also shows that the
 // cache's thread moves no bytes.
@@ -98,7 +101,8 @@ Result<std::unique_ptr<CacheWorld>> make_cache_world(const ModelSpec& model, con
   if (!device.is_ok()) return device.status();
   world->device = std::move(*device);
   if (sizes.host_pages > 0) {
-    std::size_t budget = sizes.host_pages * host_slot_bytes(model, ComponentKind::kFull);
+    // Small pages, too, take a block of the host, which has so many bytes at least.
+    std::size_t budget = sizes.host_pages * std::max(kLeastBlockBytes, host_slot_bytes(model, ComponentKind::kFull));
     if (model.has(ComponentKind::kSwa)) budget += sizes.host_pages * host_slot_bytes(model, ComponentKind::kSwa);
     if (model.has(ComponentKind::kMamba))
       budget += sizes.host_pages / 2 * host_slot_bytes(model, ComponentKind::kMamba);

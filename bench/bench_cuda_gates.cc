@@ -21,6 +21,8 @@ using namespace cuda_bench;
 
 constexpr std::size_t kAllPages = std::size_t{1} << 40;
 constexpr std::uint32_t kAhead = 4;
+constexpr std::array<std::size_t, 3> kKibibytes{16, 64, 128};  // of a piece
+constexpr std::array<std::uint32_t, 4> kGatedLayers{16, 32, 64, 128};
 
 // An engine's compute of one layer, of a length that can be set.
 class LayerCompute {
@@ -130,8 +132,8 @@ class GateBench {
     std::printf("%6s %11s | %7s %7s %8s %7s %5s | %6s | %6s %6s | %6s %6s | %6s %6s\n", "layers", "piece", "submit",
                 "waits", "at once", "first", "post", "load", "arith.", "adds", "large", "adds", "memory", "adds");
     for (const std::uint32_t steps : {16U, 32U, 64U}) LARDER_RETURN_IF_ERROR(run_contiguous(steps));
-    for (const std::size_t kib : {16, 64, 128}) {
-      for (const std::uint32_t layers : {16U, 32U, 64U, 128U}) {
+    for (const std::size_t kib : kKibibytes) {
+      for (const std::uint32_t layers : kGatedLayers) {
         auto bench = PagesBench::create(shared_driver_, options_.device, model_with_pieces(kib << 10, layers),
                                         HostLayout::kLayerFirst, options_.bytes);
         if (!bench) return bench.status();
@@ -186,11 +188,15 @@ class GateBench {
     const auto load = [&](std::chrono::milliseconds pause) {
       return bench.load_gated(stream_, kAllPages, pause, [] { return Status::ok(); });
     };
+    const auto checked = [&] { return bench.is_ok() ? Status::ok() : internal_error("a gated load failed"); };
     const auto at_once = repeat([&] { return load(std::chrono::milliseconds(0)); });
+    LARDER_RETURN_IF_ERROR(checked());
     const auto later = repeat([&] { return load(std::chrono::milliseconds(10)); });
+    LARDER_RETURN_IF_ERROR(checked());
     auto launcher = StepLauncher::create(bench.device(), stream_, 1, kLimit);
     if (!launcher) return launcher.status();
     const auto posts = repeat([&] { return bench.post_gated(**launcher, stream_); });
+    LARDER_RETURN_IF_ERROR(checked());
     const auto waits = [](const auto& l) { return l.waits; };
     std::printf("%6u %7zu KiB | %7.1f %7.1f %8.1f %7.1f %5.1f |", layers, kib,
                 median(later, [](const auto& l) { return l.submit; }) * 1e6, median(later, waits) * 1e6,
@@ -199,7 +205,7 @@ class GateBench {
     LARDER_RETURN_IF_ERROR(run_computes(layers, [&](const std::function<Status()>& layer) {
       return bench.load_gated(stream_, kAllPages, std::chrono::milliseconds(0), layer).total;
     }));
-    return bench.is_ok() ? Status::ok() : internal_error("a gated load failed");
+    return checked();
   }
 
   // load(layer): seconds of a load with layer() behind each of its layers.
@@ -246,6 +252,10 @@ class GateBench {
 };
 
 }  // namespace
+
+std::size_t largest_gated_page() {
+  return model_with_pieces(kKibibytes.back() << 10, kGatedLayers.back()).pools[0].page_bytes();
+}
 
 Status run_gated_loads(const GateBenchOptions& options, const std::shared_ptr<CudaDriver>& driver, CudaDevice& device,
                        CudaStream stream) {

@@ -244,7 +244,7 @@ class PagesBench {
     step.pairs[0].resize(std::min(pages, step.pairs[0].size()));
     const auto gate = std::make_shared<LayerGate>(model_.layer_count());
     const TimePoint begin = real_clock().now();
-    submit({OpId(1), step.direction, std::move(step.pairs), gate});
+    (void)submit({OpId(1), step.direction, std::move(step.pairs), gate});  // says its error itself
     out.submit = elapsed_seconds(begin);
     spin(pause);
     LayerWaits waits(*gate, stream, kLimit);
@@ -264,15 +264,16 @@ class PagesBench {
   // submit.
   double post_gated(StepLauncher& launcher, CudaStream stream) {
     const auto gate = std::make_shared<LayerGate>(model_.layer_count());
-    submit({OpId(1), load_.direction, load_.pairs, gate});
+    if (!submit({OpId(1), load_.direction, load_.pairs, gate})) return 0;  // nobody would open the gate
     std::promise<Status> launched;
     const TimePoint begin = real_clock().now();
     EngineStep step{.gate = gate, .layers = model_.layer_count(), .launch = {}, .launched = {}};
     step.launch = [](std::uint32_t) { return Status::ok(); };
     step.launched = [&](Status status, const std::shared_ptr<DeviceEvent>&) { launched.set_value(std::move(status)); };
-    note(launcher.post(std::move(step)));
+    const Status taken = launcher.post(std::move(step));
     const double posted = elapsed_seconds(begin);
-    if (is_ok_) note(launched.get_future().get());
+    note(taken);
+    if (taken.is_ok()) note(launched.get_future().get());  // also after an error: the step writes to this frame
     is_ok_ = is_ok_ && driver_.synchronize(stream).is_ok();
     settle();
     return posted;
@@ -319,14 +320,15 @@ class PagesBench {
       requests.back().has_layer_order = step.has_layer_order;
     }
     const TimePoint begin = real_clock().now();
-    for (TransferRequest& request : requests) submit(std::move(request));
+    for (TransferRequest& request : requests) (void)submit(std::move(request));
     const TimePoint ended = settle();
     return std::chrono::duration<double>(ended - begin).count();
   }
-  void submit(TransferRequest request) {
+  bool submit(TransferRequest request) {
     const Status begun = engine_->submit(std::move(request), ends_.done());
     note(begun);
     if (begun.is_ok()) ++submitted_;
+    return begun.is_ok();
   }
   // Waits for the ends of all that was submitted; when that was.
   TimePoint settle() {

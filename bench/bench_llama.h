@@ -41,7 +41,7 @@ struct LlamaBenchOptions {
   std::vector<std::string> models;            // GGUF files
   std::string llama_server;                   // the executable's path; empty: as find_llama_server()
   std::string larder;                         // the `larder` that is the proxy; empty: this executable
-  std::vector<std::string> server_arguments;  // behind llama-server's others
+  std::vector<std::string> server_arguments;  // behind llama-server's others, alone and behind the proxy
   std::string host_memory = "4Gi";            // of the proxy
   std::vector<std::uint32_t> rows;            // numbers; empty: all
   std::uint32_t repeats = 3, threads = 1, page_size = 64;

@@ -4,8 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 
+#include "base/file_system.h"
 #include "bench/bench_llama.h"
 #include "bench/bench_llama_server.h"
 #include "bench/real_storage_machine.h"
@@ -29,8 +31,10 @@ void add_llama_options(CLI::App& app, LlamaBenchOptions& o, Words& words) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--llama-server", o.llama_server, "the executable (of tools/llama_env.sh, or in PATH)")
       ->type_name("PATH");
-  app.add_option("--server-args", words.server_arguments,
-                 "more options of llama-server, in one word: \"-b 512 --ctx-checkpoints 8\"")
+  app.add_option(
+         "--server-args", words.server_arguments,
+         "more options of llama-server, alone and behind proxy, in one word: \"-b 512 --ctx-checkpoints 8\"; serve "
+         "takes none of them")
       ->type_name("OPTIONS");
   app.add_option("--rows", o.rows, "these rows of the table only, and what they build on: 9,11")
       ->type_name("ROW,ROW")
@@ -71,6 +75,10 @@ int fail(const Status& status) { return fail_command("larder bench llama", statu
 Status complete(LlamaBenchOptions& o, const Words& given) {
   std::istringstream words(given.server_arguments);
   for (std::string word; words >> word;) o.server_arguments.push_back(word);
+  for (const std::string& model : o.models) {  // before the first one runs for hours
+    const Status found = real_file_system().stat(model).status();
+    if (!found.is_ok()) return Status(found.code(), "--model: " + found.message());
+  }
   LARDER_RETURN_IF_ERROR(choose_fronts(o, given.fronts));
   if (o.llama_server.empty()) {
     Result<std::string> found = find_llama_server();
@@ -97,12 +105,16 @@ int bench_llama(int argc, char** argv) {
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Status status = complete(options, words);
   if (!status.is_ok()) return fail(status);
+  // The servers take them over, and would ask for keys that our requests do not bring.
+  for (const char* key : {"LARDER_API_KEY", "LARDER_ADMIN_API_KEY", "LLAMA_API_KEY"}) (void)::unsetenv(key);
   const MachineInfo machine = machine_info(".");
   const LlamaBenchStop stop;
   std::vector<LlamaModelResult> results;
+  Status failed;
   for (const std::string& model : options.models) {
     Result<LlamaModelResult> result = run_llama_model(options, model);
-    if (!result.is_ok()) return fail(result.status());
+    failed = result.status();
+    if (!failed.is_ok()) break;  // what other models had is not lost
     if (!options.as_json) {
       if (results.empty()) std::printf("%s", llama_header(options, machine).c_str());
       std::printf("%s", llama_table(options, *result).c_str());
@@ -110,8 +122,14 @@ int bench_llama(int argc, char** argv) {
     }
     results.push_back(std::move(*result));
   }
-  if (options.as_json) std::printf("%s\n", dump_json(llama_json(options, machine, results), 2).c_str());
-  return 0;
+  if (options.as_json && !results.empty()) {
+    nlohmann::ordered_json out = llama_json(options, machine, results);
+    if (!failed.is_ok()) out["error"] = failed.message();
+    std::printf("%s\n", dump_json(out, 2).c_str());
+  }
+  if (failed.is_ok()) return 0;
+  const int code = fail(failed);
+  return results.empty() ? code : 1;
 }
 
 }  // namespace larder

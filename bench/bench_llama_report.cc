@@ -116,6 +116,15 @@ Json cell_json(const LlamaBenchOptions& options, const LlamaCell& cell) {
   return one;
 }
 
+// Those that --server-args has changed.
+std::vector<LlamaSetup> setups_with_arguments(const LlamaBenchOptions& options) {
+  std::vector<LlamaSetup> setups;
+  if (options.server_arguments.empty()) return setups;
+  setups.push_back(LlamaSetup::kPlain);
+  if (std::ranges::count(options.fronts, LlamaSetup::kProxy) > 0) setups.push_back(LlamaSetup::kProxy);
+  return setups;
+}
+
 }  // namespace
 
 std::vector<LlamaBar> llama_bars(const LlamaBenchOptions& options, const LlamaModelResult& result, LlamaSetup front) {
@@ -151,12 +160,15 @@ std::vector<LlamaBar> llama_bars(const LlamaBenchOptions& options, const LlamaMo
 std::string llama_header(const LlamaBenchOptions& options, const MachineInfo& machine) {
   std::string more;
   for (const std::string& word : options.server_arguments) more += " " + word;
+  const bool has_serve = std::ranges::count(options.fronts, LlamaSetup::kServe) > 0;
+  const std::string_view without =
+      has_serve && !more.empty() ? "\nserve runs without the options of --server-args" : "";
   return fmt::format(
-      "larder {} bench llama, {} UTC\n{}, {} cores; {}\n{} -c 8192 -np 1 -ub 512 -t {}{}\nours: pages of {} tokens, "
+      "larder {} bench llama, {} UTC\n{}, {} cores; {}\n{} -c 8192 -np 1 -ub 512 -t {}{}{}\nours: pages of {} tokens, "
       "{} of host memory, a store; {} repeats; seed {}\nreused tokens, seconds to the answer, CPU seconds of all "
       "processes: median [least..most] of the repeats\n",
       kLarderVersion, machine.date, machine.cpu, machine.cores, machine.kernel, options.llama_server, options.threads,
-      more, options.page_size, options.host_memory, options.repeats, options.seed);
+      more, without, options.page_size, options.host_memory, options.repeats, options.seed);
 }
 
 std::string llama_table(const LlamaBenchOptions& options, const LlamaModelResult& result) {
@@ -190,7 +202,8 @@ std::string llama_table(const LlamaBenchOptions& options, const LlamaModelResult
 
 Json llama_json(const LlamaBenchOptions& options, const MachineInfo& machine,
                 const std::vector<LlamaModelResult>& results) {
-  Json models = Json::array();
+  Json models = Json::array(), with_arguments = Json::array();
+  for (const LlamaSetup setup : setups_with_arguments(options)) with_arguments.push_back(llama_setup_name(setup));
   for (const LlamaModelResult& result : results) {
     Json rows = Json::array(), bars = Json::array();
     for (const LlamaCell* cell : shown_cells(options, result)) rows.push_back(cell_json(options, *cell));
@@ -207,6 +220,7 @@ Json llama_json(const LlamaBenchOptions& options, const MachineInfo& machine,
       {"machine", {{"cpu", machine.cpu}, {"cores", machine.cores}, {"kernel", machine.kernel}, {"date", machine.date}}},
       {"llama_server", options.llama_server},
       {"server_arguments", options.server_arguments},
+      {"server_arguments_of", with_arguments},
       {"threads", options.threads},
       {"page_size", options.page_size},
       {"host_memory", options.host_memory},

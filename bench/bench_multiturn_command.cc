@@ -4,10 +4,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cstdio>
+#include <memory>
+#include <optional>
 
 #include "base/file_system.h"
 #include "bench/bench_multiturn.h"
+#include "bench/report_file.h"
+#include "engine/text_file.h"
 #include "server/answer_hint.h"
 #include "server/command_line.h"
 #include "server/json_reader.h"
@@ -63,19 +68,10 @@ void add_multiturn_options(CLI::App& app, CommandOptions& o) {
       ->group(output);
 }
 
-Status write_file(const std::string& path, const std::string& text) {
-  auto file = real_file_system().open(path, {.write = true, .create = true, .truncate = true});
-  if (!file.is_ok()) return file.status();
-  return write_fully(**file, std::as_bytes(std::span(text.data(), text.size())), 0);
-}
+constexpr std::uint64_t kMostSavedBytes = std::uint64_t{1} << 30;
 
 Result<nlohmann::json> read_json(const std::string& path) {
-  auto file = real_file_system().open(path, {});
-  if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  std::string text(static_cast<std::size_t>(*size), '\0');
-  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
+  LARDER_ASSIGN_OR_RETURN(const std::string text, read_text_file(real_file_system(), path, kMostSavedBytes));
   nlohmann::json document = nlohmann::json::parse(text, nullptr, false);
   if (document.is_discarded()) return invalid_argument(path + " is not JSON");
   return document;
@@ -83,15 +79,28 @@ Result<nlohmann::json> read_json(const std::string& path) {
 
 int fail_multiturn(const Status& status) { return fail_command("larder bench multiturn", status); }
 
+struct OutputFiles {
+  std::unique_ptr<ReportFile> save;        // may be nullptr
+  std::optional<nlohmann::json> compared;  // with these; nothing: with none
+};
+
+Result<OutputFiles> open_output_files(const CommandOptions& o) {
+  OutputFiles files;
+  if (!o.compare_outputs.empty()) {
+    LARDER_ASSIGN_OR_RETURN(files.compared, read_json(o.compare_outputs));
+  }
+  if (o.save_outputs.empty()) return files;
+  const std::array<std::string, 3> read = {o.compare_outputs, o.key_file, o.run.ca_file};
+  LARDER_ASSIGN_OR_RETURN(files.save, ReportFile::open("--save-outputs", o.save_outputs, read));
+  return files;
+}
+
 int run_multiturn(CommandOptions o, bool has_url) {
   o.run.order = o.order == "random" ? TurnOrder::kRandom : TurnOrder::kFifo;
   const Status filled = fill_key(o.run.api_key, o.key_file, {"--api-key", "LARDER_API_KEY"}, EmptyVariable::kNoKey);
   if (!filled.is_ok()) return fail_multiturn(filled);
-  Result<nlohmann::json> saved = nlohmann::json();
-  if (!o.compare_outputs.empty()) {
-    saved = read_json(o.compare_outputs);
-    if (!saved.is_ok()) return fail_multiturn(saved.status());
-  }
+  const Result<OutputFiles> files = open_output_files(o);
+  if (!files.is_ok()) return fail_multiturn(files.status());
   const Result<MultiturnResult> result = run_multiturn(o.run);
   if (!result.is_ok()) return fail_multiturn(has_url ? result.status() : with_url_hint(result.status(), ""));
   if (o.as_json) {
@@ -99,14 +108,15 @@ int run_multiturn(CommandOptions o, bool has_url) {
   } else {
     std::printf("%s\n%s\n", multiturn_table(*result).c_str(), multiturn_total_line(*result).c_str());
   }
-  if (!o.save_outputs.empty()) {
-    const Status status = write_file(o.save_outputs, dump_json(outputs_json(*result)));
-    if (!status.is_ok()) return fail_multiturn(status);
+  int code = 0;
+  if (files->save) {
+    const Status status = files->save->write(dump_json(outputs_json(*result)));
+    if (!status.is_ok()) code = fail_multiturn(status);
   }
-  if (o.compare_outputs.empty()) return 0;
-  const std::string found = first_difference(*result, *saved);
+  if (!files->compared) return code;
+  const std::string found = first_difference(*result, *files->compared);
   std::fprintf(stderr, "outputs: %s\n", found.empty() ? "identical" : found.c_str());
-  return found.empty() ? 0 : 1;
+  return found.empty() ? code : 1;
 }
 
 }  // namespace

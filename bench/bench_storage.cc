@@ -7,6 +7,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <optional>
 
 #include "base/file_system.h"
 #include "base/log.h"
@@ -182,23 +184,43 @@ Status fit_to_disk(StorageBenchOptions& options) {
   return Status::ok();
 }
 
-// Declared before what writes into the folder, so that it goes last.
-class FolderGuard {
+// The folder of one run, empty at first; it goes with all that is in it. Declared before what writes into it. Its lock
+// lies beside it: the folder of a run that was killed is there, too, and nobody's.
+class Folder {
  public:
-  explicit FolderGuard(const std::string& folder) : folder_(folder) { remove_bench_directory(folder_); }
-  ~FolderGuard() { remove_bench_directory(folder_); }
-  FolderGuard(const FolderGuard&) = delete;
-  FolderGuard& operator=(const FolderGuard&) = delete;
+  // kConflict: a run that goes on has it.
+  [[nodiscard]] static Result<std::unique_ptr<Folder>> make(const std::string& directory) {
+    FileSystem& files = real_file_system();
+    const std::string path = join_path(directory, kBenchFolder);
+    LARDER_RETURN_IF_ERROR(files.make_dirs(directory));
+    Result<std::unique_ptr<FileLock>> lock = files.lock(path + ".lock");
+    if (lock.status().code() == StatusCode::kConflict) {
+      return conflict("--directory: another run works in " + path + ": wait for its end, or name another directory");
+    }
+    if (!lock.is_ok()) return lock.status();
+    std::unique_ptr<Folder> folder(new Folder(path, std::move(*lock)));
+    remove_bench_directory(path);
+    LARDER_RETURN_IF_ERROR(files.make_dirs(path));
+    return folder;
+  }
+  ~Folder() {
+    remove_bench_directory(path_);
+    (void)real_file_system().remove(path_ + ".lock");
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
 
  private:
-  const std::string folder_;
+  Folder(std::string path, std::unique_ptr<FileLock> lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+
+  const std::string path_;
+  const std::unique_ptr<FileLock> lock_;
 };
 
 Status run_restart(const StorageBenchOptions& options) {
   Places places;
   places.folder = join_path(options.directory, kBenchFolder);
-  const FolderGuard folder(places.folder);
-  LARDER_RETURN_IF_ERROR(real_file_system().make_dirs(places.folder));
+  LARDER_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> folder, Folder::make(options.directory));
   const MachineInfo machine = machine_info(options.directory);
   CellBench::note("restart");
   const Result<RestartFigures> figures = measure_restart(options, join_path(places.folder, "store"));
@@ -214,51 +236,68 @@ Status run_restart(const StorageBenchOptions& options) {
   return Status::ok();
 }
 
+// What was measured before `status` ended it.
+struct Measured {
+  std::vector<StorageCell> cells;
+  std::optional<ExistsFigures> exists;
+  Status status;
+};
+
+Status measure_cells(const StorageBenchOptions& options, CellBench& bench, std::vector<StorageCell>& cells) {
+  for (const std::uint64_t page_bytes : options.page_sizes) {
+    for (const std::uint32_t depth : options.depths) LARDER_RETURN_IF_ERROR(bench.run(page_bytes, depth, cells));
+  }
+  return Status::ok();
+}
+
+Measured measure_cells(const StorageBenchOptions& options, StorageRunner& runner, Beside* other) {
+  CellBench bench(options, runner, other);
+  Measured found;
+  if (options.with_cells) found.status = measure_cells(options, bench, found.cells);
+  std::ranges::stable_sort(found.cells, std::greater<>(), &StorageCell::operation);  // set before get
+  if (!options.as_json && !found.cells.empty()) {
+    std::printf("%s\n%s\n", storage_table(found.cells, options.beside).c_str(),
+                throughput_table(found.cells, options.beside).c_str());
+    std::fflush(stdout);
+  }
+  if (!found.status.is_ok() || options.exists_pages == 0) return found;
+  CellBench::note("existence");
+  const Result<ExistsFigures> exists = runner.exists();
+  CellBench::note("");
+  found.status = exists.status();
+  if (exists.is_ok()) found.exists = *exists;
+  return found;
+}
+
+// After something was measured no argument is to be mended, whatever the backend calls it.
+Status late(const Status& status) { return failure_exit_code(status) == 2 ? unavailable(status.message()) : status; }
+
 Status run_bench(StorageBenchOptions options) {
-  FileSystem& files = real_file_system();
-  LARDER_RETURN_IF_ERROR(files.make_dirs(options.directory));
+  LARDER_RETURN_IF_ERROR(real_file_system().make_dirs(options.directory));
   LARDER_RETURN_IF_ERROR(fit_to_disk(options));
   Places places;
   places.folder = join_path(options.directory, kBenchFolder);
   places.store = join_path(places.folder, "store");
   places.other_store = join_path(places.folder, "other");
   places.fio_file = join_path(places.folder, "fio.data");
-  const FolderGuard folder(places.folder);  // removes one of a run that was ended, too
-  LARDER_RETURN_IF_ERROR(files.make_dirs(places.folder));
+  LARDER_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> folder, Folder::make(options.directory));
   const MachineInfo machine = machine_info(options.directory);
   Result<std::unique_ptr<StorageRunner>> runner = StorageRunner::create(options, places.store);
   if (!runner.is_ok()) return Status(runner.status().code(), "--backend, --extra: " + runner.status().message());
-  Result<BesidePlan> beside = plan_beside(options, places);
-  if (!beside.is_ok()) return beside.status();
-  if (!options.as_json) std::printf("%s\n", storage_header(options, machine, beside->text).c_str());
+  LARDER_ASSIGN_OR_RETURN(const BesidePlan beside, plan_beside(options, places));
+  if (!options.as_json) std::printf("%s\n", storage_header(options, machine, beside.text).c_str());
   std::fflush(stdout);
-  CellBench bench(options, **runner, beside->other.get());
-  std::vector<StorageCell> cells;
-  if (options.with_cells) {
-    for (const std::uint64_t page_bytes : options.page_sizes) {
-      for (const std::uint32_t depth : options.depths) LARDER_RETURN_IF_ERROR(bench.run(page_bytes, depth, cells));
-    }
-    std::stable_sort(cells.begin(), cells.end(), [](const StorageCell& a, const StorageCell& b) {
-      return a.operation > b.operation;  // set before get
-    });
-  }
-  if (!options.as_json && !cells.empty()) {
-    std::printf("%s\n%s\n", storage_table(cells, options.beside).c_str(),
-                throughput_table(cells, options.beside).c_str());
-  }
-  Result<ExistsFigures> exists = ExistsFigures{};
-  if (options.exists_pages > 0) {
-    CellBench::note("existence");
-    exists = (*runner)->exists();
-    CellBench::note("");
-    if (!exists.is_ok()) return exists.status();
-    if (!options.as_json) std::printf("%s", exists_text(*exists).c_str());
-  }
+  const Measured found = measure_cells(options, **runner, beside.other.get());
+  if (!found.status.is_ok() && found.cells.empty()) return found.status;
   if (options.as_json) {
-    const auto* figures = options.exists_pages > 0 ? &*exists : nullptr;
-    std::printf("%s\n", dump_json(storage_json(options, machine, beside->text, cells, figures), 2).c_str());
+    const ExistsFigures* exists = found.exists ? &*found.exists : nullptr;
+    nlohmann::ordered_json out = storage_json(options, machine, beside.text, found.cells, exists);
+    if (!found.status.is_ok()) out["error"] = found.status.message();
+    std::printf("%s\n", dump_json(out, 2).c_str());
+  } else if (found.exists) {
+    std::printf("%s", exists_text(*found.exists).c_str());
   }
-  return Status::ok();
+  return late(found.status);
 }
 
 // "64Ki", "2MiB", "1G".
@@ -349,9 +388,25 @@ Status settle(StorageBenchOptions& o, const Typed& typed) {
   return check_options(o);
 }
 
+// The report names --directory's disk and file system, and reads are cold there only.
+Status check_places(const StorageBenchOptions& o) {
+  if (o.directory.find(':') != std::string::npos) {
+    return invalid_argument("--directory: '" + o.directory + "': one directory, without ':'");
+  }
+  for (const auto& [option, texts] : {std::pair("--extra", &o.extra), std::pair("--beside-extra", &o.beside_extra)}) {
+    for (const std::string& text : *texts) {
+      const std::string key = text.substr(0, text.find('='));
+      if (key != "directory" && key != "file_path_prefix") continue;
+      return invalid_argument(fmt::format("{}: {}: use --directory", option, key));
+    }
+  }
+  return Status::ok();
+}
+
 }  // namespace
 
 Status check_options(const StorageBenchOptions& o) {
+  LARDER_RETURN_IF_ERROR(check_places(o));
   if (o.page_sizes.empty() || o.depths.empty()) return invalid_argument("--page-sizes, --depths: one at least");
   for (const std::uint64_t size : o.page_sizes) {
     if (size < kLeastPage || size > kMostPage || size % kLeastPage != 0) {
@@ -372,7 +427,8 @@ Status check_options(const StorageBenchOptions& o) {
     return invalid_argument("--beside-extra: needs --beside with the name of a backend");
   }
   if (o.bytes < kLeastBytes) return invalid_argument("--bytes: the least is 1Mi");
-  if (!(o.seconds > 0 && o.seconds <= 3600)) return invalid_argument("--seconds: above 0, at most 3600");
+  // In less not even the first request of a run may begin.
+  if (!(o.seconds >= 0.01 && o.seconds <= 3600)) return invalid_argument("--seconds: from 0.01 to 3600");
   if (o.repeat == 0 || o.repeat > 1000) return invalid_argument("--repeat: from 1 to 1000");
   if (o.restart_pages == 0 || o.restart_pages > 1'000'000'000) {
     return invalid_argument("--restart-pages: from 1 to 1,000,000,000");

@@ -34,7 +34,7 @@ namespace larder {
 
 struct StorageBenchOptions {
   std::string backend = "file";
-  std::vector<std::string> extra;         // KEY=VALUE
+  std::vector<std::string> extra;         // KEY=VALUE; not where the store lies: that is `directory`
   std::string beside = "fio";             // or a backend's name, or "none"
   std::vector<std::string> beside_extra;  // of that backend
   std::string directory = ".";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/bench_transfer_cuda.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -14,6 +15,17 @@ namespace larder {
 namespace {
 
 using namespace cuda_bench;
+
+constexpr std::uint32_t kLayers = 32;
+
+// The bench copies whole pages, one at least.
+std::size_t largest_page(const CudaBenchOptions& options) {
+  std::size_t bytes = options.with_gates ? largest_gated_page() : 0;
+  for (const std::size_t kib : options.kibibytes) {
+    bytes = std::max(bytes, model_with_pieces(kib << 10, kLayers).pools[0].page_bytes());
+  }
+  return bytes;
+}
 
 class CudaBench {
  public:
@@ -72,7 +84,7 @@ class CudaBench {
   Status run_layouts() {
     for (const HostLayout layout : options_.layouts) {
       for (const std::size_t kib : options_.kibibytes) {
-        auto bench = PagesBench::create(shared_driver_, options_.device, model_with_pieces(kib << 10, 32), layout,
+        auto bench = PagesBench::create(shared_driver_, options_.device, model_with_pieces(kib << 10, kLayers), layout,
                                         options_.mebibytes << 20);
         if (!bench) return bench.status();
         const Speeds layers = (*bench)->measure(true), whole = (*bench)->measure(false);
@@ -107,6 +119,16 @@ class CudaBench {
 }  // namespace
 
 int run_cuda_transfer_bench(const CudaBenchOptions& options) {
+  // The simulated driver measures nothing, so that there a page more than was asked for is no wrong figure.
+  const std::size_t least = (largest_page(options) + (std::size_t{1} << 20) - 1) >> 20;
+  if (!options.is_simulated && options.mebibytes < least) {
+    std::fprintf(
+        stderr,
+        "larder bench transfer: MEBIBYTES: %zu is less than %zu, the largest page that is copied (smaller with "
+        "--piece and --no-gates)\n",
+        options.mebibytes, least);
+    return 2;
+  }
   std::shared_ptr<CudaDriver> driver;
   if (options.is_simulated) {
     driver = std::make_shared<sim::SimCudaDriver>(sim::SimCudaOptions{.seed = 1, .memory_bytes = std::size_t{8} << 30});

@@ -21,7 +21,8 @@ struct CudaBenchOptions {
 
 // Prints three tables: speed by host layout and size of a piece (a plane of a page in a layer), what a gated load costs
 // the engine's thread, and what it adds to compute of equal length. Slots are in random order on both sides. Returns 0,
-// or 1 if there is no device, no memory, or a copy was wrong.
+// 1 if there is no device, no memory, or a copy was wrong, or 2 if `mebibytes` is less than the largest page (but
+// not for the simulated device).
 int run_cuda_transfer_bench(const CudaBenchOptions& options);
 
 }  // namespace larder

@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import random
+import resource
 import statistics
 import threading
 import time
@@ -71,6 +72,12 @@ def run(depth, count, batch, step):
     return time.perf_counter() - begin
 
 
+def require_resident(faults, size):
+    """Ends the program if a round of reads met as many new pages as half of the memory that it reads into."""
+    if faults > size // mmap.PAGESIZE // 2 + 256:  # the client's own threads have some
+        raise SystemExit(f"{faults} page faults in a round of reads: the memory was not there when the clock started")
+
+
 def main():
     o = arguments()
     client = store.MooncakeDistributedStore()
@@ -78,8 +85,9 @@ def main():
     size = o.bytes + max(o.page_sizes) * max(o.depths) * o.pages
     memory = mmap.mmap(-1, size)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    for offset in range(0, o.bytes, 1 << 20):
-        memory[offset:offset + (1 << 20)] = os.urandom(1 << 20)
+    for offset in range(0, size, 1 << 20):  # what is read into, too: the clock measures no page faults
+        piece = min(1 << 20, size - offset)
+        memory[offset:offset + piece] = os.urandom(piece)
     assert client.register_buffer(base, size) == 0
     if not o.json:
         print("page_bytes depth set_MBps get_MBps (median of runs)")
@@ -103,7 +111,10 @@ def main():
                     return next((code or -1 for code in codes if code != page), 0)
 
                 sets.append(o.bytes / run(depth, len(names), o.pages, put))
+                faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
                 gets.append(o.bytes / run(depth, len(names), o.pages, get))
+                faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+                require_resident(faults, depth * o.pages * page)
                 client.remove_by_regex(f"^bench-{os.getpid()}-", True)
             if o.json:
                 print(json.dumps({"page_bytes": page, "depth": depth, "set": sets, "get": gets}), flush=True)

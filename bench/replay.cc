@@ -65,7 +65,7 @@ TracePages pages_of_trace(const ReplayTrace& trace, const ModelSpec& model) {
   return pages;
 }
 
-// No larger than the requests at once need.
+// No larger than the requests at once need, but for states that are asked for.
 Result<ComponentCounts> least_slots(const ReplayOptions& options, const TracePages& pages, const ModelSpec& model) {
   const std::uint64_t wanted = pages.longest * options.at_once;
   if (wanted > kMostSlots) {
@@ -76,7 +76,10 @@ Result<ComponentCounts> least_slots(const ReplayOptions& options, const TracePag
   slots[index_of(ComponentKind::kFull)] = static_cast<std::uint32_t>(wanted);
   slots[index_of(ComponentKind::kSwa)] =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(window_pages_for(model, options.at_once), kMostSlots));
-  if (model.has(ComponentKind::kMamba)) slots[index_of(ComponentKind::kMamba)] = kStatesEach * options.at_once;
+  if (model.has(ComponentKind::kMamba)) {
+    slots[index_of(ComponentKind::kMamba)] =
+        options.device_states > 0 ? options.device_states : kStatesEach * options.at_once;
+  }
   return slots;
 }
 

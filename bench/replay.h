@@ -42,7 +42,8 @@ struct ReplayOptions {
   // Tiers, in GiB. device 0: as many pages as the longest request, for each of those at once, and 16 states for each.
   // Of device_gib states have their part, and the rest is pages and windows in the proportion of `larder serve`.
   double device_gib = 0, host_gib = 64, storage_gib = 0;
-  std::uint32_t device_states = 0;  // 0: a quarter of device_gib; all of it, if nothing else has bytes
+  // 0: a quarter of device_gib, and all of it if nothing else has bytes; without device_gib 16 for each at once.
+  std::uint32_t device_states = 0;
   std::string policy = "value", write_policy = "write_through";
   bool is_exclusive = false;  // CacheConfig::exclusive_tiers
   std::string tenant_limits;  // a file (engine/tenant_file.h); empty: none

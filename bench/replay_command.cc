@@ -48,7 +48,8 @@ void add_tier_options(CLI::App& app, ReplayOptions& o) {
   };
   gib("--device", o.device_gib, "device memory; 0: as much as the requests at once need");
   app.add_option("--device-states", o.device_states,
-                 "checkpoints on the device; 0: a quarter of --device, or all of it where nothing else has bytes")
+                 "checkpoints on the device; 0: a quarter of --device, or all of it where nothing else has bytes; "
+                 "without --device 16 for each request at once")
       ->type_name("NUMBER")
       ->check(whole_number(0, 1 << 24))
       ->capture_default_str();

@@ -29,9 +29,10 @@ function(larder_find_optional name target header library package)
   endif()
 endfunction()
 
-# Here the file that was found; -l<name> in what is installed, which may be used on another machine.
+# Here the file that was found; -l<name> in what is installed, which may be used on another machine. (A bare name would
+# be a target of that name, where the project that uses it has one.)
 function(larder_link_by_name target name path)
-  target_link_libraries(${target} INTERFACE $<BUILD_INTERFACE:${path}> $<INSTALL_INTERFACE:${name}>)
+  target_link_libraries(${target} INTERFACE $<BUILD_INTERFACE:${path}> $<INSTALL_INTERFACE:-l${name}>)
 endfunction()
 
 find_package(Threads REQUIRED)

@@ -96,8 +96,9 @@ function(larder_install)
   larder_install_core(${ARGN})
   if(TARGET larder)
     install(TARGETS larder RUNTIME COMPONENT tools)
-    install(FILES LICENSE README.md CHANGELOG.md SECURITY.md packaging/debian/copyright
+    install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md packaging/debian/copyright
       DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/larder COMPONENT tools)
+    install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/larder COMPONENT tools)  # pages link to them
     install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/larder COMPONENT tools
       FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png")
     larder_add_manual()

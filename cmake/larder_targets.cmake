@@ -319,10 +319,12 @@ function(larder_add_command_line_tests)
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/service_notify.py $<TARGET_FILE:larder>)
   add_test(NAME larder_stat_watch
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/stat_watch.py $<TARGET_FILE:larder>)
+  add_test(NAME larder_quickstart
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/quickstart.py $<TARGET_FILE:larder>)
   add_test(NAME larder_stalled_log
     COMMAND ${PROJECT_SOURCE_DIR}/tests/command_line/stalled_log.py $<TARGET_FILE:larder>)
   set_tests_properties(larder_wrong_arguments larder_store_tools larder_service_notify larder_stat_watch larder_stalled_log
-    PROPERTIES LABELS fast TIMEOUT 120)
+    larder_quickstart PROPERTIES LABELS fast TIMEOUT 120)
   add_test(NAME larder_monitoring
     COMMAND ${PROJECT_SOURCE_DIR}/tools/check_monitoring.py --promtool --larder $<TARGET_FILE:larder>)
   add_test(NAME larder_page COMMAND ${PROJECT_SOURCE_DIR}/tests/ui/page_test.py $<TARGET_FILE:larder>)

@@ -117,7 +117,7 @@ Result<bool> SimCudaDriver::is_capturing(CudaStream stream) {
   const Lock lock(mutex_);
   if (loss_) return *loss_;
   const Stream* const found = find_stream(stream);
-  if (found == nullptr) return refused("is_capturing");
+  if (found == nullptr) return no_stream(stream);
   return found->is_captured;
 }
 
@@ -280,17 +280,20 @@ Status SimCudaDriver::destroy_stream(CudaStream stream) {
   const auto found = streams_.find(stream);
   if (found == streams_.end() || stream == nullptr) {
     violate("end of a stream that does not exist");
-    return refused("destroy_stream");
+    return no_stream(stream);
   }
   if (!found->second->queue.empty() || found->second->is_running) violate("end of a stream that still has work");
-  if (!found->second->is_running) streams_.erase(found);
+  if (!found->second->is_running) {
+    streams_.erase(found);
+    destroyed_streams_.insert(stream);
+  }
   return loss_ ? *loss_ : Status::ok();
 }
 
 Status SimCudaDriver::synchronize(CudaStream stream) {
   Lock lock(mutex_);
   Stream* const found = find_stream(stream);
-  if (found == nullptr) return refused("synchronize");
+  if (found == nullptr) return no_stream(stream);
   if (found->is_captured) violate("a thread waits for a stream that is being captured");
   changed_.wait(lock, [&] { return loss_ || (found->queue.empty() && !found->is_running); });
   wait_if_lost(lock);
@@ -413,9 +416,14 @@ SimCudaDriver::Stream* SimCudaDriver::find_stream(CudaStream stream) {
   return nullptr;
 }
 
+Status SimCudaDriver::no_stream(CudaStream stream) const {
+  if (destroyed_streams_.count(stream) == 0) return refused("no such stream");
+  return unavailable("CUDA_ERROR_CONTEXT_IS_DESTROYED: the stream was destroyed");
+}
+
 Status SimCudaDriver::give(CudaStream stream, Operation operation) {
   Stream* const found = find_stream(stream);
-  if (found == nullptr) return refused("no such stream");
+  if (found == nullptr) return no_stream(stream);
   if (found->is_captured) {
     violate("work for a stream that is being captured");
     return internal_error("CUDA_ERROR_STREAM_CAPTURE_ISOLATION");

@@ -9,7 +9,8 @@
 //            Copies of one operation may not touch what another of them writes
 //   lists    the pairs of a launch may not change before it has run
 //   events   waiting for, or asking about, one that was never recorded (CUDA calls it complete)
-//   streams  the default one (null) waits for no other, as the others are made; it takes no batches
+//   streams  the default one (null) waits for no other, as the others are made; it takes no batches. One that was
+//            destroyed answers as if the device were lost, as NVIDIA's does, and the device lives
 //   threads  work is given from threads that are bound
 //
 // Faults: the n-th call of a kind can fail, and the n-th operation can lose the device, with everything behind it.
@@ -126,6 +127,8 @@ class SimCudaDriver final : public CudaDriver {
   // Does the operation that runs touch any of it?
   [[nodiscard]] bool is_in_use(const std::byte* memory, std::size_t bytes) const;
   [[nodiscard]] Stream* find_stream(CudaStream stream);
+  // The answer where find_stream() finds none.
+  [[nodiscard]] Status no_stream(CudaStream stream) const;
   [[nodiscard]] Status give(CudaStream stream, Operation operation);
   [[nodiscard]] Stream* pick();
   void lose(const std::string& why);
@@ -148,6 +151,7 @@ class SimCudaDriver final : public CudaDriver {
   std::map<const std::byte*, std::size_t> allocations_;
   std::map<const std::byte*, std::size_t> registrations_;
   std::map<void*, std::unique_ptr<Stream>> streams_;
+  std::set<void*> destroyed_streams_;
   std::map<void*, Event> events_;
   std::set<std::uint64_t> open_tickets_;  // recorded, not completed
   std::uint64_t next_ticket_ = 1, next_handle_ = 1, operations_ = 0, kernel_device_bytes_ = 0;

@@ -75,9 +75,29 @@ def arguments():
     )
     parser.add_argument("--json", type=pathlib.Path, help="write all times to this file, too")
     given = parser.parse_args()
+    if min(given.threads) < 1 or given.repetitions < 1:
+        parser.error("--threads, --repetitions: 1 at least")
+    asked = asked_at_once(given)
     if given.quick:
-        given.pages, given.repetitions, given.filled = ["64Ki"], min(given.repetitions, 3), min(given.filled, 1000)
+        given.pages, given.repetitions = ["64Ki"], min(given.repetitions, 3)
+        given.filled = min(given.filled, max(1000, asked))
+    given.parts = given.parts or ("transfers", "exists", "overhead")
+    fewest = min(filled_pages(given, SIZES[name]) for name in given.pages)
+    if "transfers" in given.parts and fewest < asked:
+        parser.error(f"--filled, --fill-bytes: {fewest} pages, and --threads {max(given.threads)} ask for {asked}")
+    if "exists" in given.parts and given.stored < asked:
+        parser.error(f"--stored: {given.stored} pages, and --threads {max(given.threads)} ask for {asked}")
     return given
+
+
+def asked_at_once(given):
+    """Returns how many stored pages one query of all threads is about: each of another."""
+    return host_pages.BATCH * max(given.threads)
+
+
+def filled_pages(given, size):
+    """Returns how many pages of `size` bytes are stored before set and get are measured."""
+    return min(given.filled, given.fill_bytes // size)
 
 
 def prepare():
@@ -105,7 +125,7 @@ def run_transfers(given, directory, cold):
     """Measures set, get and exists with pages of each size; returns the rows."""
     rows = []
     for size in (SIZES[name] for name in given.pages):
-        filled = min(given.filled, given.fill_bytes // size)
+        filled = filled_pages(given, size)
         written = sum(given.threads) * given.repetitions * host_pages.BATCH
         require_room(directory, size * (3 * filled + 4 * written))
         host = host_pages.HostPages(size, max(given.threads))
@@ -184,14 +204,13 @@ def main():
     about["cold"] = cold.how
     say(about["machine"], about["command"], sep="\n")
     say(f"before reads: {cold.how}; {given.repetitions} repetitions, by turns\n")
-    parts = given.parts or ("transfers", "exists", "overhead")
     rows, found = [], {}
     try:
-        if "overhead" in parts:
+        if "overhead" in given.parts:
             found = run_overhead(given)
-        if "transfers" in parts:
+        if "transfers" in given.parts:
             rows += run_transfers(given, directory, cold)
-        if "exists" in parts:
+        if "exists" in given.parts:
             rows += run_exists(given, directory, cold)
     except measure.WrongBytes as error:
         say(f"WRONG: {error}")

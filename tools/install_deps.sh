@@ -47,7 +47,7 @@ list_groups() {
 is_installed() {
   local name
   for name in ${1//|/ }; do
-    if dpkg -s "$name" 2>/dev/null | grep -q '^Status: install ok installed'; then return 0; fi
+    if dpkg -s "$name" 2>/dev/null | grep -q '^Status: .* ok installed$'; then return 0; fi
   done
   return 1
 }

@@ -8,14 +8,18 @@
 #
 #   --model FILE           a GGUF file of yours in place of that model
 #   --llama-server PATH    with --model: a llama-server of yours, and llama.cpp is not built
-#   ...                    goes to `larder bench llama` in place of --rows 9,11 --fronts proxy --repeats 1 --threads N
+#   ...                    goes to `larder bench llama` in place of --rows 9,11 --fronts proxy --repeats 1 --threads N:
+#                          --rows, --fronts, --repeats, --threads, --server-args, --page-size, --host-memory, --seed,
+#                          --json (docs/llama_cpp.md)
 set -euo pipefail
 
 called_from="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. tools/build_parts.sh
 
 readonly larder=build/release/larder written=build/quickstart/middle.gguf
 # Attention in every fourth layer, recurrent states in the others.
+readonly bench_options="--server-args --rows --fronts --repeats --threads --page-size --host-memory --seed"
 readonly shape=(embedding=1024 layers=24 heads=8 kv_heads=2 head_length=256 feed_forward=3584 state_size=128
   state_groups=16 state_heads=16 attention_interval=4 is_quantized=1)
 # One processor is left to everything else: llama.cpp's threads wait for each other by spinning.
@@ -32,13 +36,21 @@ fail() {
 from_here() { [[ "$1" == /* ]] && printf '%s' "$1" || printf '%s' "$called_from/$1"; }
 
 read_arguments() {
+  if asks_for_help "$@"; then
+    sed -n '3,13s/^# \{0,1\}//p' tools/quickstart_llama.sh
+    exit 0
+  fi
+  check_options "$bench_options --model --llama-server" --json "$@"
   while (($#)); do
     case "$1" in
-      --model) model="$(from_here "${2:-}")" ;;
-      --llama-server) server="$(from_here "${2:-}")" ;;
-      *) rows+=("$1") && shift && continue ;;
+      --model | --llama-server) set -- "$1=${2:-}" "${@:3}" ;;
     esac
-    shift 2 || fail "$1 needs a path"
+    case "$1" in
+      --model=*) model="$(from_here "${1#*=}")" ;;
+      --llama-server=*) server="$(from_here "${1#*=}")" ;;
+      *) rows+=("$1") ;;
+    esac
+    shift
   done
   [[ -z "$model" || -f "$model" ]] || fail "--model: there is no file $model"
   if [[ -n "$server" ]]; then
@@ -77,7 +89,7 @@ build_larder() {
     cmake --preset release -DLARDER_BUILD_TESTS=OFF -DLARDER_LLAMA=ON >/dev/null
     targets+=(larder_write_model)
   fi
-  cmake --build --preset release --target "${targets[@]}" -- --quiet
+  cmake --build --preset release -j "$(build_jobs)" --target "${targets[@]}" -- --quiet
 }
 
 write_model() {
@@ -110,7 +122,7 @@ main() {
   read_arguments "$@"
   stage packages install
   if ! ((has_own_server)); then
-    stage llama-server tools/llama_env.sh
+    stage llama-server env LARDER_LLAMA_JOBS="${LARDER_LLAMA_JOBS:-$(build_jobs)}" tools/llama_env.sh
   fi
   stage larder build_larder
   if [[ -z "$model" ]]; then

@@ -50,22 +50,20 @@ std::string join_path(std::string_view directory, std::string_view name) {
 
 Status read_exactly(File& file, std::span<std::byte> into, std::uint64_t offset) {
   while (!into.empty()) {
-    const Result<std::size_t> got = file.read_at(into, offset);
-    if (!got.is_ok()) return got.status();
-    if (*got == 0) return corrupt("read " + file.path() + ": the file ends at offset " + std::to_string(offset));
-    into = into.subspan(*got);
-    offset += *got;
+    LARDER_ASSIGN_OR_RETURN(const std::size_t got, file.read_at(into, offset));
+    if (got == 0) return corrupt("read " + file.path() + ": the file ends at offset " + std::to_string(offset));
+    into = into.subspan(got);
+    offset += got;
   }
   return Status::ok();
 }
 
 Status write_fully(File& file, std::span<const std::byte> from, std::uint64_t offset) {
   while (!from.empty()) {
-    const Result<std::size_t> put = file.write_at(from, offset);
-    if (!put.is_ok()) return put.status();
-    if (*put == 0) return overloaded("write " + file.path() + ": the disk takes no more");
-    from = from.subspan(*put);
-    offset += *put;
+    LARDER_ASSIGN_OR_RETURN(const std::size_t put, file.write_at(from, offset));
+    if (put == 0) return overloaded("write " + file.path() + ": the disk takes no more");
+    from = from.subspan(put);
+    offset += put;
   }
   return Status::ok();
 }

@@ -186,9 +186,8 @@ class RealFileSystem final : public FileSystem {
       if (::mkdir(prefix.c_str(), 0700) == 0) continue;
       if (errno != EEXIST) return status_from_errno(errno, "mkdir", prefix);
     }
-    const Result<FileInfo> info = stat(directory);
-    if (!info.is_ok()) return info.status();
-    return info->is_directory ? Status::ok() : status_from_errno(ENOTDIR, "mkdir", directory);
+    LARDER_ASSIGN_OR_RETURN(const FileInfo info, stat(directory));
+    return info.is_directory ? Status::ok() : status_from_errno(ENOTDIR, "mkdir", directory);
   }
 
   [[nodiscard]] Status sync_dir(const std::string& directory) override {

@@ -347,21 +347,20 @@ Status HttpClient::end(const Answer& answer, const Status& status) {
 }
 
 Result<HttpReply> HttpClient::exchange(std::string_view method, std::string_view bytes, const LineSink* on_line) {
-  const auto answer = begin(method, bytes);
-  if (!answer.is_ok()) return answer.status();
+  LARDER_ASSIGN_OR_RETURN(const auto answer, begin(method, bytes));
   HttpReply reply;
-  reply.status = (*answer)->head().status;
-  const std::string* content_type = find_field((*answer)->head().fields, "content-type");
+  reply.status = answer->head().status;
+  const std::string* content_type = find_field(answer->head().fields, "content-type");
   if (content_type) reply.content_type = *content_type;
   LineSink ignore = [](std::string_view) { return true; };
   LineCutter lines(on_line ? *on_line : ignore);
   const bool by_line = on_line && reply.status == 200;
-  const Status status = read_body(**answer, [&](std::string_view piece) -> Status {
+  const Status status = read_body(*answer, [&](std::string_view piece) -> Status {
     if (by_line) return lines.push(piece);
     reply.body += piece;
     return reply.body.size() > kMaxBodyBytes ? corrupt("the answer is larger than 1 GiB") : Status::ok();
   });
-  LARDER_RETURN_IF_ERROR(end(**answer, status));
+  LARDER_RETURN_IF_ERROR(end(*answer, status));
   return reply;
 }
 
@@ -418,16 +417,14 @@ Result<std::string> HttpClient::relay_text(const HttpRelayRequest& request) cons
 
 Status HttpClient::relay(const HttpRelayRequest& request, const std::function<bool(const HttpReplyHead&)>& on_head,
                          const std::function<bool(std::string_view piece)>& on_bytes) {
-  const Result<std::string> text = relay_text(request);
-  if (!text.is_ok()) return text.status();
+  LARDER_ASSIGN_OR_RETURN(const std::string text, relay_text(request));
   if (!buffer_.empty()) disconnect();
-  const auto answer = begin(request.method, *text);
-  if (!answer.is_ok()) return answer.status();
-  HttpReplyHead passed = (*answer)->head();
+  LARDER_ASSIGN_OR_RETURN(const auto answer, begin(request.method, text));
+  HttpReplyHead passed = answer->head();
   remove_hop_by_hop(passed.fields);
   remove_field(passed.fields, "content-length");
-  if (!on_head(passed)) return end(**answer, cancelled("the caller ended the answer"));
-  return end(**answer, read_body(**answer, [&](std::string_view piece) -> Status {
+  if (!on_head(passed)) return end(*answer, cancelled("the caller ended the answer"));
+  return end(*answer, read_body(*answer, [&](std::string_view piece) -> Status {
     if (is_cancelled()) return cancelled_by_other();
     return on_bytes(piece) ? Status::ok() : cancelled("the caller ended the answer");
   }));

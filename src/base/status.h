@@ -107,3 +107,15 @@ class [[nodiscard]] Result {
     ::larder::Status larder_status_ = (expr);           \
     if (!larder_status_.is_ok()) return larder_status_; \
   } while (false)
+
+// Returns early with the Status of an expression without a value; else assigns or declares: the value is moved there.
+//   LARDER_ASSIGN_OR_RETURN(const FileInfo info, files.stat(path));
+// Two statements: not for the body of an `if` without braces.
+#define LARDER_ASSIGN_OR_RETURN(target, ...) \
+  LARDER_ASSIGN_OR_RETURN_FROM_(LARDER_ASSIGN_NAME_(larder_result_, __LINE__), target, __VA_ARGS__)
+#define LARDER_ASSIGN_OR_RETURN_FROM_(result, target, ...) \
+  auto result = (__VA_ARGS__);                             \
+  if (!result.is_ok()) return result.status();             \
+  target = std::move(result).value()
+#define LARDER_ASSIGN_NAME_(a, b) LARDER_ASSIGN_PASTE_(a, b)
+#define LARDER_ASSIGN_PASTE_(a, b) a##b

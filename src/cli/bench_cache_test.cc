@@ -52,6 +52,31 @@ TEST(BenchCache, ModelLoadAndTiersAreChosen) {
   }
 }
 
+TEST(BenchCache, PagesOfOneToken) {
+  CacheBenchOptions options = tiny();
+  options.page_size = 1;
+  options.repeats = 1;
+  options.load = "fetch";
+  const auto result = run_cache_bench(options);
+  ASSERT_TRUE(result.is_ok()) << result.status().to_string();
+  for (const CacheBenchRow& row : result->rows) EXPECT_GT(row.calls, 0u) << row.call;
+}
+
+TEST(BenchCache, ABarOfNoCallsIsNotMeasured) {
+  CacheBenchRow row;
+  row.bar_of = "p99.9";
+  row.bar = 1000;
+  const CacheBenchResult none{{row}, {}};
+  const std::string table = cache_bench_table(none);
+  EXPECT_NE(table.find("not measured"), std::string::npos) << table;
+  EXPECT_EQ(table.find("0.0 ["), std::string::npos) << table;
+  EXPECT_TRUE(cache_bench_json({}, {}, none)["results"][0]["bar"]["met"].is_null());
+  row.calls = 1;
+  const CacheBenchResult one{{row}, {}};
+  EXPECT_EQ(cache_bench_table(one).find("not measured"), std::string::npos);
+  EXPECT_EQ(cache_bench_json({}, {}, one)["results"][0]["bar"]["met"], true);
+}
+
 TEST(BenchCache, TableAndJsonSayTheSame) {
   CacheBenchOptions options = tiny();
   options.model = "full";

@@ -124,6 +124,19 @@ TEST(BenchLlama, TablesAndJson) {
   EXPECT_EQ(json.at("models").at(0).at("rows").at(0).at("serve").at("seconds").at("high"), 1.5);
 }
 
+TEST(BenchLlama, ServeHasNoOptionsOfLlamaServer) {
+  const std::string_view words = "serve runs without the options of --server-args";
+  LlamaBenchOptions options;
+  options.fronts = {LlamaSetup::kProxy, LlamaSetup::kServe};
+  EXPECT_EQ(llama_header(options, {}).find(words), std::string::npos);
+  EXPECT_TRUE(llama_json(options, {}, {}).at("server_arguments_of").empty());
+  options.server_arguments = {"--ctx-checkpoints", "8"};
+  EXPECT_NE(llama_header(options, {}).find(words), std::string::npos) << llama_header(options, {});
+  EXPECT_EQ(llama_json(options, {}, {}).at("server_arguments_of"), nlohmann::json({"llama-server", "proxy"}));
+  options.fronts = {LlamaSetup::kProxy};
+  EXPECT_EQ(llama_header(options, {}).find(words), std::string::npos);
+}
+
 TEST(BenchLlama, SumsAMetricOverItsLabels) {
   const std::string_view text = "# HELP a what\n# TYPE a counter\na{x=\"1\"} 2\na{x=\"2\"} 3\nab 7\na_count 9\nb 0.5";
   EXPECT_EQ(metric_of(text, "a"), 5);

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/file_system.h"
+
 namespace larder {
 namespace {
 
@@ -90,6 +92,8 @@ TEST(BenchStorage, NamesTheWrongOption) {
   EXPECT_NE(message([](auto& o) { o.pages_per_request = 2; }).find("fio"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.bytes = 1000; }).find("--bytes"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.seconds = 0; }).find("--seconds"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.seconds = 1e-9; }).find("--seconds"), std::string::npos);
+  EXPECT_EQ(message([](auto& o) { o.seconds = 0.01; }), "");
   EXPECT_NE(message([](auto& o) { o.repeat = 0; }).find("--repeat"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.beside_extra = {"io_depth=8"}; }).find("--beside-extra"), std::string::npos);
   EXPECT_EQ(message([](auto& o) {
@@ -97,6 +101,81 @@ TEST(BenchStorage, NamesTheWrongOption) {
               o.beside_extra = {"io_depth=8"};
             }),
             "");
+}
+
+TEST(BenchStorage, WhereTheStoreLiesIsSaidOnce) {
+  StorageBenchOptions options;
+  options.extra = {"io_depth=8", "directory=/elsewhere"};
+  EXPECT_EQ(check_options(options).message(), "--extra: directory: use --directory");
+  options.extra = {"directories=2"};
+  EXPECT_TRUE(check_options(options).is_ok());
+  options.backend = options.beside = "hf3fs";
+  options.beside_extra = {"file_path_prefix=/elsewhere/pages"};
+  EXPECT_EQ(check_options(options).message(), "--beside-extra: file_path_prefix: use --directory");
+  options.beside_extra.clear();
+  options.directory = "/a:/b";
+  EXPECT_NE(check_options(options).message().find("--directory: '/a:/b': one directory"), std::string::npos);
+}
+
+// bench_storage() with the backend `memory` and little work: its exit code, and what it printed on both outputs.
+struct CommandEnd {
+  int code = 0;
+  std::string out, errors;
+};
+CommandEnd run_command(const std::string& directory, std::vector<std::string> more) {
+  std::vector<std::string> words = {"storage",  "--directory", directory,      "--backend", "memory",
+                                    "--beside", "none",        "--page-sizes", "64Ki",      "--depths",
+                                    "1",        "--bytes",     "1Mi",          "--repeat",  "1"};
+  words.insert(words.end(), more.begin(), more.end());
+  std::vector<char*> line;
+  for (std::string& word : words) line.push_back(word.data());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int code = bench_storage(static_cast<int>(line.size()), line.data());
+  const std::string out = testing::internal::GetCapturedStdout();
+  return {code, out, testing::internal::GetCapturedStderr()};
+}
+
+TEST(BenchStorage, AFailureAtTheEndLeavesWhatWasMeasured) {
+  const std::string directory = testing::TempDir() + "larder-bench-storage-late";
+  // The backend evicts what existence is asked of.
+  const std::vector<std::string> words = {"--extra", "max_size=4Mi", "--exists-pages", "200000"};
+  const CommandEnd text = run_command(directory, words);
+  EXPECT_EQ(text.code, 1);
+  EXPECT_NE(text.out.find("throughput of each page size"), std::string::npos) << text.out;
+  EXPECT_NE(text.errors.find("exists gave a wrong answer"), std::string::npos) << text.errors;
+  std::vector<std::string> as_json = words;
+  as_json.emplace_back("--json");
+  const CommandEnd json = run_command(directory, as_json);
+  EXPECT_EQ(json.code, 1);
+  const nlohmann::json report = nlohmann::json::parse(json.out, nullptr, false);
+  ASSERT_TRUE(report.is_object()) << json.out;
+  EXPECT_EQ(report.at("cells").size(), 2u);
+  EXPECT_EQ(report.at("error"), "exists gave a wrong answer");
+  EXPECT_FALSE(report.contains("exists"));
+}
+
+TEST(BenchStorage, OneRunInADirectoryAtATime) {
+  FileSystem& files = real_file_system();
+  const std::string directory = testing::TempDir() + "larder-bench-storage-twice";
+  const std::string folder = directory + "/larder-bench-storage";
+  ASSERT_TRUE(files.make_dirs(folder).is_ok());
+  {
+    const auto lock = files.lock(folder + ".lock");  // as a run that goes on
+    ASSERT_TRUE(lock.is_ok()) << lock.status().to_string();
+    for (const char* const flag : {"--only-exists", "--restart"}) {
+      const CommandEnd refused = run_command(directory, {"--exists-pages", "0", flag});
+      EXPECT_EQ(refused.code, 1);
+      EXPECT_EQ(refused.out, "");
+      EXPECT_NE(refused.errors.find("another run works in " + folder), std::string::npos) << refused.errors;
+    }
+    EXPECT_TRUE(files.stat(folder).is_ok()) << "the first run's store is gone";
+  }
+  const CommandEnd next = run_command(directory, {"--exists-pages", "0"});
+  EXPECT_EQ(next.code, 0) << next.errors;
+  EXPECT_FALSE(files.stat(folder).is_ok());
+  EXPECT_FALSE(files.stat(folder + ".lock").is_ok());
+  remove_bench_directory(directory);
 }
 
 TEST(BenchStorage, SeveralPagesInEachRequest) {

@@ -10,6 +10,7 @@
 #include "base/file_system.h"
 #include "base/http_client.h"
 #include "cli/commands.h"
+#include "engine/text_file.h"
 #include "server/answer_hint.h"
 #include "server/command_line.h"
 #include "server/json_reader.h"
@@ -29,20 +30,13 @@ struct ExplainOptions {
   bool as_json = false;
 };
 
-Result<std::string> read_file(const std::string& path) {
-  auto file = real_file_system().open(path, {});
-  if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size > kMaxInputBytes) return invalid_argument(path + " is larger than 64 MiB");
-  std::string text(static_cast<std::size_t>(*size), '\0');
-  LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
-  return text;
-}
-
-// "@path" -> the file's text; anything else is itself.
+// "@path" -> the file's text; anything else is itself. kInvalidArgument: a file without text, too.
 Result<std::string> text_or_file(const std::string& value) {
-  return value.starts_with('@') ? read_file(value.substr(1)) : Result<std::string>(value);
+  if (!value.starts_with('@')) return value;
+  const std::string path = value.substr(1);
+  LARDER_ASSIGN_OR_RETURN(std::string text, read_text_file(real_file_system(), path, kMaxInputBytes));
+  if (text.empty()) return invalid_argument(path + " is empty: a prompt is expected there");
+  return text;
 }
 
 // "[1, 2, 3]", "1,2,3" or "1 2 3".
@@ -59,7 +53,8 @@ Result<PlainJson> parse_ids(std::string text) {
     text = "[" + joined + "]";
   }
   PlainJson ids = PlainJson::parse(text, nullptr, false);
-  if (!ids.is_array()) return invalid_argument("--input-ids: an array of token ids is expected, as [1, 2, 3] or 1,2,3");
+  if (!ids.is_array() || ids.empty())
+    return invalid_argument("--input-ids: an array of token ids is expected, as [1, 2, 3] or 1,2,3");
   return ids;
 }
 
@@ -67,14 +62,11 @@ Result<PlainJson> request_of(const ExplainOptions& o) {
   PlainJson body = PlainJson::object();
   if (o.text.empty() == o.input_ids.empty())
     return invalid_argument("give --text or --input-ids (either as @file, too)");
-  const Result<std::string> input = text_or_file(o.text.empty() ? o.input_ids : o.text);
-  if (!input.is_ok()) return input.status();
+  LARDER_ASSIGN_OR_RETURN(const std::string input, text_or_file(o.text.empty() ? o.input_ids : o.text));
   if (o.text.empty()) {
-    Result<PlainJson> ids = parse_ids(*input);
-    if (!ids.is_ok()) return ids.status();
-    body["input_ids"] = std::move(*ids);
+    LARDER_ASSIGN_OR_RETURN(body["input_ids"], parse_ids(input));
   } else {
-    body["text"] = *input;
+    body["text"] = input;
   }
   if (!o.adapter.empty()) body["lora_path"] = o.adapter;
   if (!o.salt.empty()) body["cache_salt"] = o.salt;
@@ -110,22 +102,20 @@ void print_explanation(const PlainJson& e) {
 }
 
 Status explain(const ExplainOptions& o) {
-  const Result<PlainJson> body = request_of(o);
-  if (!body.is_ok()) return body.status();
-  const Result<HttpUrl> url = parse_http_url(o.url, o.ca_file);
-  if (!url.is_ok()) return url.status();
+  LARDER_ASSIGN_OR_RETURN(const PlainJson body, request_of(o));
+  LARDER_ASSIGN_OR_RETURN(const HttpUrl url, parse_http_url(o.url, o.ca_file));
   std::string key = o.api_key;
   for (const char* variable : {"LARDER_ADMIN_API_KEY", "LARDER_API_KEY"}) {
     LARDER_RETURN_IF_ERROR(fill_key(key, o.key_file, {"--api-key", variable}, EmptyVariable::kNoKey));
   }
-  HttpClient client(*url, std::chrono::seconds(60), key);
-  const Result<HttpReply> reply =
-      client.request("POST", "/explain", body->dump(-1, ' ', false, PlainJson::error_handler_t::replace));
-  if (!reply.is_ok()) return reply.status();
-  const PlainJson answer = PlainJson::parse(reply->body, nullptr, false);
-  if (reply->status != 200 || !answer.is_object()) {
-    const std::string hint = answer_hint(reply->status, "--api-key-file FILE", "`larder serve` or `larder proxy`");
-    return unavailable(fmt::format("POST /explain: HTTP {}: {}{}", reply->status, reply->body.substr(0, 1000), hint));
+  HttpClient client(url, std::chrono::seconds(60), key);
+  LARDER_ASSIGN_OR_RETURN(
+      const HttpReply reply,
+      client.request("POST", "/explain", body.dump(-1, ' ', false, PlainJson::error_handler_t::replace)));
+  const PlainJson answer = PlainJson::parse(reply.body, nullptr, false);
+  if (reply.status != 200 || !answer.is_object()) {
+    const std::string hint = answer_hint(reply.status, "--api-key-file FILE", "`larder serve` or `larder proxy`");
+    return unavailable(fmt::format("POST /explain: HTTP {}: {}{}", reply.status, reply.body.substr(0, 1000), hint));
   }
   if (o.as_json) {
     std::printf("%s\n", answer.dump(2).c_str());

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "base/parse_number.h"
+#include "cli/real_log_option.h"
 #include "cli/real_service_notify.h"
 #include "engine/tenant_file.h"
 #include "server/command_line.h"
@@ -102,12 +102,8 @@ void add_cache_options(CLI::App& app, CacheOptions& o) {
 Result<llama::PrefixStoreOptions> store_options(const CacheOptions& o) {
   llama::PrefixStoreOptions options;
   LARDER_RETURN_IF_ERROR(check_trace_options(o.trace));
-  const Result<std::uint64_t> memory = host_bytes_of(o.host_memory);
-  if (!memory.is_ok()) return memory.status();
-  options.host_bytes = *memory;
-  const Result<KvEventConfig> events = parse_kv_event_config(o.kv_events_config);
-  if (!events.is_ok()) return events.status();
-  options.events = *events;
+  LARDER_ASSIGN_OR_RETURN(options.host_bytes, host_bytes_of(o.host_memory));
+  LARDER_ASSIGN_OR_RETURN(options.events, parse_kv_event_config(o.kv_events_config));
   if (!o.tenant_limits.empty()) {
     Result<TenantLimits> limits = load_tenant_limits(o.tenant_limits);
     if (!limits.is_ok()) return with_option("--tenant-limits", limits.status());
@@ -124,8 +120,7 @@ void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, cons
   tell_service_is_ready();
   (void)signals.wait();
   tell_service_is_stopping();
-  std::printf("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
-  std::fflush(stdout);
+  tell_people("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
   front.stop_accepting();
   if (!front.wait_drained(kDrainLimit)) log_warning(component, "open requests were cut off");
   const Status stored = front.drain_storage(kStorageLimit);

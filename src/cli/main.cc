@@ -4,9 +4,11 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/nearest_word.h"
@@ -49,13 +51,23 @@ constexpr const char* kHelp =
 struct Command {
   const char* name;
   int (*run)(int argc, char** argv);
+  bool is_server = false;  // what it prints is no result: whoever read its first line may be gone
 };
 constexpr Command kCommands[] = {
-    {"serve", serve_command},     {"proxy", proxy_command},           {"bench", bench_command},
-    {"stat", stat_command},       {"store", store_command},           {"conformance", conformance_command},
-    {"explain", explain_command}, {"quickstart", quickstart_command}, {"metadata-server", metadata_server_command},
-    {"plan", plan_command},       {"replay", replay_command},         {"sim", sim_command},
-    {"attach", attach_command},   {"detach", detach_command},
+    {"serve", serve_command, true},
+    {"proxy", proxy_command, true},
+    {"metadata-server", metadata_server_command, true},
+    {"bench", bench_command},
+    {"stat", stat_command},
+    {"store", store_command},
+    {"conformance", conformance_command},
+    {"explain", explain_command},
+    {"quickstart", quickstart_command},
+    {"plan", plan_command},
+    {"replay", replay_command},
+    {"sim", sim_command},
+    {"attach", attach_command},
+    {"detach", detach_command},
 };
 
 int unknown_command(std::string_view name) {
@@ -74,6 +86,17 @@ void raise_descriptor_limit() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// The exit code of a command that ended with `code`: a result that nobody can read is none.
+int with_output(int code) {
+  errno = 0;
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (is_written) return code;
+  // errno is 0 where a write failed before this one, and nothing was left to write.
+  const std::string why = errno != 0 ? std::generic_category().message(errno) : "part of it is lost";
+  std::fprintf(stderr, "larder: cannot write standard output: %s\n", why.c_str());
+  return code == 0 ? 1 : code;
+}
+
 int run(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name.empty()) {
@@ -82,18 +105,20 @@ int run(int argc, char** argv) {
   }
   if (name == "version" || name == "--version") {
     std::printf("larder %.*s\n", static_cast<int>(kLarderVersion.size()), kLarderVersion.data());
-    return 0;
+    return with_output(0);
   }
   const bool is_help = name == "help" || name == "--help" || name == "-h";
   if (is_help && argc < 3) {
     std::fputs(kHelp, stdout);
-    return 0;
+    return with_output(0);
   }
   std::string help = "--help";
   char* help_arguments[] = {argv[is_help ? 2 : 1], help.data(), nullptr};
   const std::string_view wanted = is_help ? argv[2] : argv[1];
   for (const Command& command : kCommands) {
-    if (wanted == command.name) return is_help ? command.run(2, help_arguments) : command.run(argc - 1, argv + 1);
+    if (wanted != command.name) continue;
+    const int code = is_help ? command.run(2, help_arguments) : command.run(argc - 1, argv + 1);
+    return command.is_server && !is_help ? code : with_output(code);
   }
   return unknown_command(wanted);
 }

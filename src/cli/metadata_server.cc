@@ -7,7 +7,6 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "base/file_system.h"
 #include "base/log.h"
@@ -125,9 +124,8 @@ Nanos nanos_of(double seconds) { return std::chrono::duration_cast<Nanos>(std::c
 
 // The records of --import; `report` says what they are.
 Result<metadata::JournalBatch> read_import(const std::string& path, std::string& report) {
-  const Result<std::string> text = read_text_file(real_file_system(), path, kMaxImportBytes);
-  if (!text.is_ok()) return text.status();
-  const auto imported = parse_reference_state(*text);
+  LARDER_ASSIGN_OR_RETURN(const std::string text, read_text_file(real_file_system(), path, kMaxImportBytes));
+  const auto imported = parse_reference_state(text);
   if (!imported.is_ok()) return invalid_argument(fmt::format("--import {}: {}", path, imported.status().message()));
   metadata::JournalBatch batch;
   record_import(*imported, batch);
@@ -140,16 +138,13 @@ Result<std::unique_ptr<metadata::Journal>> open_journal(const ServerOptions& o) 
   std::string report;
   metadata::JournalBatch batch;
   if (!o.import_path.empty()) {
-    Result<metadata::JournalBatch> records = read_import(o.import_path, report);
-    if (!records.is_ok()) return records.status();
-    batch = std::move(*records);
+    LARDER_ASSIGN_OR_RETURN(batch, read_import(o.import_path, report));
   }
   std::unique_ptr<metadata::Journal> journal;
   if (!o.directory.empty()) {
     if (!o.import_path.empty()) {
-      const auto fresh = metadata::open_rocksdb_journal(o.directory);
-      if (!fresh.is_ok()) return fresh.status();
-      const Status imported = import_into(**fresh, batch);
+      LARDER_ASSIGN_OR_RETURN(const auto fresh, metadata::open_rocksdb_journal(o.directory));
+      const Status imported = import_into(*fresh, batch);
       if (!imported.is_ok()) {
         return Status(imported.code(), fmt::format("--import into {}: {}", o.directory, imported.message()));
       }
@@ -160,20 +155,19 @@ Result<std::unique_ptr<metadata::Journal>> open_journal(const ServerOptions& o) 
   } else if (!o.import_path.empty()) {
     journal = make_imported_journal(batch);
   }
-  if (!report.empty()) std::printf("imported from %s\n%s", o.import_path.c_str(), report.c_str());
+  if (!report.empty()) tell_people(fmt::format("imported from {}\n{}", o.import_path, report));
   return journal;
 }
 
 Result<std::unique_ptr<EmbeddedMetadata>> open_service(const ServerOptions& o) {
-  auto journal = open_journal(o);
-  if (!journal.is_ok()) return journal.status();
+  LARDER_ASSIGN_OR_RETURN(auto journal, open_journal(o));
   EmbeddedMetadataOptions options;
   options.max_lease = nanos_of(o.max_lease);
   options.max_ttl = nanos_of(o.max_reservation);
   options.max_io_lifetime = nanos_of(o.max_io_lifetime);
   options.max_namespaces = o.max_namespaces;
   options.max_pages = o.max_pages;
-  return EmbeddedMetadata::create(options, real_clock(), std::move(*journal));
+  return EmbeddedMetadata::create(options, real_clock(), std::move(journal));
 }
 
 // Sets the sessions of this process apart from those of others.
@@ -212,10 +206,9 @@ int serve_metadata(const ServerOptions& o) {
   if (stats.is_ok()) {
     for (const auto& [name, figures] : *stats) stored += figures.stored;
   }
-  std::printf("larder %s metadata server listening on %s (%s stored, %s)\n", std::string(kLarderVersion).c_str(),
-              (*server)->url().c_str(), counted_text(stored, "key").c_str(),
-              o.directory.empty() ? "in memory: a restart forgets everything" : ("journal " + o.directory).c_str());
-  std::fflush(stdout);
+  tell_people(fmt::format("larder {} metadata server listening on {} ({} stored, {})\n", kLarderVersion,
+                          (*server)->url(), counted_text(stored, "key"),
+                          o.directory.empty() ? "in memory: a restart forgets everything" : "journal " + o.directory));
   if (o.directory.empty()) {
     log_warning("metadata",
                 "metadata server without --directory: a restart forgets all keys and namespaces, and gives pages out "
@@ -226,14 +219,13 @@ int serve_metadata(const ServerOptions& o) {
   tell_service_is_ready();
   (void)signals.wait();
   tell_service_is_stopping();
-  std::printf("stopping: open requests have %lld s; a second signal ends at once\n",
-              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kHttpDrainLimit).count()));
-  std::fflush(stdout);
+  tell_people(fmt::format("stopping: open requests have {} s; a second signal ends at once\n",
+                          std::chrono::duration_cast<std::chrono::seconds>(kHttpDrainLimit).count()));
   (*server)->stop_accepting();
   if (!(*server)->wait_drained(kHttpDrainLimit)) log_warning("metadata", "open requests were cut off");
   server->reset();
   service->reset();
-  std::printf("stopped\n");
+  tell_people("stopped\n");
   return 0;
 }
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -99,9 +98,7 @@ class SlotFolder {
   [[nodiscard]] Status make() {
     const bool has_memory = real_file_system().stat(kMemory).is_ok();
     if (has_memory) remove_stale();
-    Result<std::string> made = make_temporary_directory(kPrefix, has_memory ? kMemory : "");
-    if (!made.is_ok()) return made.status();
-    path_ = std::move(*made);
+    LARDER_ASSIGN_OR_RETURN(path_, make_temporary_directory(kPrefix, has_memory ? kMemory : ""));
     return Status::ok();
   }
   SlotFolder() = default;
@@ -172,12 +169,8 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   settings.saves = o.cache.saves;
   settings.trace = o.cache.trace;
   settings.workers = o.requests;
-  Result<llama::PrefixStoreOptions> store = store_options(o.cache);
-  if (!store.is_ok()) return store.status();
-  settings.store = std::move(*store);
-  Result<std::string> key = upstream_key(o);
-  if (!key.is_ok()) return key.status();
-  settings.upstream_key = std::move(*key);
+  LARDER_ASSIGN_OR_RETURN(settings.store, store_options(o.cache));
+  LARDER_ASSIGN_OR_RETURN(settings.upstream_key, upstream_key(o));
   return settings;
 }
 
@@ -206,15 +199,14 @@ int run_proxy(const ProxyOptions& options, ProxySettings settings) {
   start.end();
   if (!proxy.is_ok()) return signals.is_pending() ? 0 : fail_proxy(proxy.status());
   server.has_served();
-  std::printf("larder %s proxy on %s before %s\n%s\n", std::string(kLarderVersion).c_str(), (*proxy)->url().c_str(),
-              settings.upstream.c_str(), (*proxy)->summary().c_str());
-  std::fflush(stdout);
+  tell_people(fmt::format("larder {} proxy on {} before {}\n{}\n", kLarderVersion, (*proxy)->url(), settings.upstream,
+                          (*proxy)->summary()));
 
   run_until_stopped(**proxy, signals, "proxy");
   proxy->reset();
   server.stop();
   if (server.has_given_up()) return 1;  // the log has said why; whoever watches this process may start both anew
-  std::printf("stopped\n");
+  tell_people("stopped\n");
   return 0;
 }
 

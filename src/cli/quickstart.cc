@@ -13,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/thread_pool.h"
 #include "bench/bench_multiturn.h"
@@ -146,11 +147,10 @@ Status Quickstart::send_last_prompts(MultiturnResult& out, const std::string& la
 }
 
 Status Quickstart::print_tiers() const {
-  const Result<nlohmann::json> info = server_.get_json("/server_info");
-  if (!info.is_ok()) return info.status();
+  LARDER_ASSIGN_OR_RETURN(const nlohmann::json info, server_.get_json("/server_info"));
   TextTable table({"tier", "component", "slots used", "of", "bytes used", "of"});
   try {
-    for (const nlohmann::json& tier : info->at("internal_states").at(0).at("tiers")) {
+    for (const nlohmann::json& tier : info.at("internal_states").at(0).at("tiers")) {
       const auto number = [&](const char* name) { return tier.at(name).get<std::uint64_t>(); };
       const bool is_bounded = number("capacity") > 0;
       table.add_row({tier.at("tier"), tier.at("component"), count_text(number("slots")),
@@ -286,6 +286,8 @@ Status Quickstart::run_control() {
 }
 
 int carry_out(const QuickstartOptions& options) {
+  // The servers take them over, and would ask for keys that our requests do not bring. No thread is there yet.
+  for (const char* key : {"LARDER_API_KEY", "LARDER_ADMIN_API_KEY"}) (void)::unsetenv(key);
   StopSignals signals;  // before any thread that takes signals
   const Result<std::string> executable = own_executable_path();
   const Result<std::string> directory = make_temporary_directory("larder-quickstart-");

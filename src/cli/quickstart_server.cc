@@ -39,9 +39,8 @@ Status QuickstartServer::stop() {
 }
 
 Result<std::string> QuickstartServer::call(const std::string& method, const std::string& target) const {
-  const Result<HttpUrl> url = parse_http_url(url_);
-  if (!url.is_ok()) return url.status();
-  HttpClient client(*url, kCallLimit);
+  LARDER_ASSIGN_OR_RETURN(const HttpUrl url, parse_http_url(url_));
+  HttpClient client(url, kCallLimit);
   const Result<HttpReply> reply = client.request(method, target);
   if (!reply.is_ok()) return with_log(reply.status());
   if (reply->status != 200) {
@@ -53,9 +52,8 @@ Result<std::string> QuickstartServer::call(const std::string& method, const std:
 Status QuickstartServer::post(const std::string& target) const { return call("POST", target).status(); }
 
 Result<nlohmann::json> QuickstartServer::get_json(const std::string& target) const {
-  const Result<std::string> body = call("GET", target);
-  if (!body.is_ok()) return body.status();
-  nlohmann::json document = nlohmann::json::parse(*body, nullptr, false);
+  LARDER_ASSIGN_OR_RETURN(const std::string body, call("GET", target));
+  nlohmann::json document = nlohmann::json::parse(body, nullptr, false);
   if (document.is_discarded()) return corrupt(target + ": the answer is not JSON");
   return document;
 }

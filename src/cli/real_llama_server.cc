@@ -30,17 +30,14 @@ LlamaServerProcess::LlamaServerProcess(std::function<void()> given_up)
 LlamaServerProcess::~LlamaServerProcess() { stop(); }
 
 Status LlamaServerProcess::start(const std::vector<std::string>& command, const std::string& slot_directory) {
-  const Result<std::uint16_t> port = free_loopback_port();
-  if (!port.is_ok()) return port.status();
-  port_ = *port;
-  const Result<std::vector<std::string>> ours = llama::proxied_command(command, port_, slot_directory);
-  if (!ours.is_ok()) return ours.status();
+  LARDER_ASSIGN_OR_RETURN(port_, free_loopback_port());
+  LARDER_ASSIGN_OR_RETURN(const std::vector<std::string> ours, llama::proxied_command(command, port_, slot_directory));
   if (has_option(command, "--cache-ram") || has_option(command, "-cram")) {
     log_info("proxy", "--cache-ram behind -- does not count: it is 0, as the proxy keeps the prompts");
   }
   program_ = command.front();
   arguments_ = {"/bin/sh", "-c", kOutputToErrors, program_};
-  arguments_.insert(arguments_.end(), ours->begin(), ours->end());
+  arguments_.insert(arguments_.end(), ours.begin(), ours.end());
   LARDER_RETURN_IF_ERROR(start_once());
   return thread_.post([this] { watch(); });
 }

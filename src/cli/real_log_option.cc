@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/log.h"
 #include "server/command_line.h"
@@ -24,8 +26,11 @@ namespace {
 constexpr auto kEndLimit = std::chrono::seconds(1);
 constexpr int kLooks = 100;  // of a signal handler, within kEndLimit
 
-// Made once, and never destroyed: its thread may wait for whoever reads stderr.
+// Made once, and never destroyed: their threads may wait for whoever reads stderr and stdout.
 LogWriter* writer = nullptr;
+LogWriter* speaker = nullptr;
+
+bool all_is_written() { return writer->is_written() && speaker->is_written(); }
 
 constexpr std::array kFatalSignals = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 using SignalAction = struct sigaction;
@@ -37,7 +42,7 @@ void let_log_end(int signal, siginfo_t* info, void*) {
   for (std::size_t i = 0; i < kFatalSignals.size(); ++i) {
     if (kFatalSignals[i] == signal) ::sigaction(signal, &actions_before[i], nullptr);
   }
-  for (int look = 0; look < kLooks && !writer->is_written(); ++look) {
+  for (int look = 0; look < kLooks && !all_is_written(); ++look) {
     (void)::poll(nullptr, 0, static_cast<int>(std::chrono::milliseconds(kEndLimit).count()) / kLooks);
   }
   if (info->si_code <= 0) (void)::raise(signal);  // it was sent: by abort(), or by somebody else
@@ -51,6 +56,10 @@ void finish_log_at_fatal_signals() {
   for (std::size_t i = 0; i < kFatalSignals.size(); ++i) {
     ::sigaction(kFatalSignals[i], &action, &actions_before[i]);
   }
+}
+
+std::string left_out_text(std::uint64_t lines, const char* where) {
+  return std::to_string(lines) + " lines were left out here: whoever reads " + where + " did not keep up";
 }
 
 std::string line_of(LogFormat format, LogLevel level, std::string_view component, std::string_view message) {
@@ -86,18 +95,18 @@ Status set_log_options(const LogOptions& options) {
     return invalid_argument("--log-format is '" + options.format + "': it must be text or json");
   }
   const LogFormat format = options.format == "json" ? LogFormat::kJson : LogFormat::kText;
+  std::atexit(finish_log);
   try {
     writer = new LogWriter(STDERR_FILENO, [format](std::uint64_t lines) {
-      return line_of(format, LogLevel::kWarning, "log",
-                     std::to_string(lines) + " lines were left out here: whoever reads stderr did not keep up");
+      return line_of(format, LogLevel::kWarning, "log", left_out_text(lines, "stderr"));
     });
+    speaker = new LogWriter(STDOUT_FILENO, [](std::uint64_t lines) { return left_out_text(lines, "stdout") + "\n"; });
   } catch (const std::system_error& error) {
     return unavailable(std::string("the log has no thread: ") + error.what());
   }
   set_log_sink([format](LogLevel level, std::string_view component, std::string_view message) {
     writer->add(line_of(format, level, component, message));
   });
-  std::atexit(finish_log);
   finish_log_at_fatal_signals();
   return Status::ok();
 }
@@ -108,8 +117,14 @@ int fail_server(const char* command, const Status& status) {
   return failure_exit_code(status);
 }
 
+void tell_people(std::string lines) { speaker->add(std::move(lines)); }
+
 void finish_log() {
-  if (writer != nullptr) (void)writer->wait_written(kEndLimit);
+  using Steady = std::chrono::steady_clock;  // real_clock() may be gone by now
+  const Steady::time_point end = Steady::now() + kEndLimit;
+  for (LogWriter* const one : {writer, speaker}) {
+    if (one != nullptr) (void)one->wait_written(std::max<Nanos>(end - Steady::now(), Nanos{0}));
+  }
 }
 
 }  // namespace larder

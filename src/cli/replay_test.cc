@@ -410,6 +410,17 @@ TEST_F(Replay, ATraceWhoseNameIsNoUtf8IsPrintedAsJson) {
   options_.trace = plain;
 }
 
+TEST_F(Replay, StatesThatAreAskedForNeedNoSizeOfTheDevice) {
+  write_twice(3);
+  options_.state_bytes = 1'000'000;
+  const Result<ReplayResult> usual = run_replay(options_);
+  ASSERT_TRUE(usual.is_ok()) << usual.status().to_string();
+  options_.device_states = 40;
+  const Result<ReplayResult> more = run_replay(options_);
+  ASSERT_TRUE(more.is_ok()) << more.status().to_string();
+  EXPECT_EQ(more->tier_bytes[0] - usual->tier_bytes[0], (40 - 16) * usual->checkpoint_bytes);
+}
+
 TEST_F(Replay, ErrorsNameTheOptionThatIsWrong) {
   write_twice(3);
   options_.state_bytes = 1'000'000;

@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
 #include "base/file_system.h"
@@ -200,26 +199,23 @@ int serve(const Options& options) {
   start.end();
 
   const ModelSpec& model = (*scheduler)->model();
-  std::printf("larder %s listening on %s (model %s, page %u tokens, context %u tokens)\n",
-              std::string(kLarderVersion).c_str(), (*api)->url().c_str(), served_name(options, model).c_str(),
-              model.page_size, model.context_length);
-  std::printf("%s", capacity_table((*scheduler)->stats()).c_str());
-  std::fflush(stdout);
+  tell_people(fmt::format("larder {} listening on {} (model {}, page {} tokens, context {} tokens)\n{}", kLarderVersion,
+                          (*api)->url(), served_name(options, model), model.page_size, model.context_length,
+                          capacity_table((*scheduler)->stats())));
 
   tell_service_is_ready();
   (void)signals.wait();
   tell_service_is_stopping();
-  std::printf("stopping: open requests have %lld s, backups %lld s; a second signal ends at once\n",
-              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kServeDrainLimit).count()),
-              static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(kBackupLimit).count()));
-  std::fflush(stdout);
+  tell_people(fmt::format("stopping: open requests have {} s, backups {} s; a second signal ends at once\n",
+                          std::chrono::duration_cast<std::chrono::seconds>(kServeDrainLimit).count(),
+                          std::chrono::duration_cast<std::chrono::seconds>(kBackupLimit).count()));
   (*api)->stop_accepting();
   if (!(*api)->wait_drained(kServeDrainLimit)) log_warning("serve", "open requests were cut off");
   api->reset();
   const Status backups = (*scheduler)->quiesce(kBackupLimit);
   if (!backups.is_ok()) log_warning("serve", "backups: " + backups.to_string());
   scheduler->reset();
-  std::printf("stopped\n");
+  tell_people("stopped\n");
   return 0;
 }
 

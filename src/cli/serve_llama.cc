@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `larder serve --model x.gguf`: llama.cpp in this process, and an orderly stop.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <optional>
@@ -110,9 +112,7 @@ void add_llama_server_options(CLI::App& app, LlamaOptions& o) {
 
 Status fill_settings(LlamaOptions& o) {
   ServeSettings& settings = o.settings;
-  Result<llama::PrefixStoreOptions> store = store_options(o.cache);
-  if (!store.is_ok()) return store.status();
-  settings.store = std::move(*store);
+  LARDER_ASSIGN_OR_RETURN(settings.store, store_options(o.cache));
   settings.saves = o.cache.saves;
   settings.trace = o.cache.trace;
   settings.hashes_data = o.cache.hashes_data;
@@ -136,13 +136,11 @@ int run_llama(const ServeSettings& settings) {
   auto service = LlamaService::create(settings, real_file_system(), metrics);
   if (!service.is_ok()) return fail(service.status());
   start.end();
-  std::printf("larder %s serve on %s\n%s\n", std::string(kLarderVersion).c_str(), (*service)->url().c_str(),
-              (*service)->summary().c_str());
-  std::fflush(stdout);
+  tell_people(fmt::format("larder {} serve on {}\n{}\n", kLarderVersion, (*service)->url(), (*service)->summary()));
 
   run_until_stopped(**service, signals, "serve");
   service->reset();
-  std::printf("stopped\n");
+  tell_people("stopped\n");
   return 0;
 }
 

@@ -49,9 +49,8 @@ Result<std::string> get(HttpClient& client, const char* target) {
 
 Result<std::vector<MetricFamily>> read_metrics(HttpClient& client) {
   constexpr const char* kTarget = "/metrics?format=json";
-  const Result<std::string> text = get(client, kTarget);
-  if (!text.is_ok()) return text.status();
-  Result<std::vector<MetricFamily>> metrics = parse_metrics_json(*text);
+  LARDER_ASSIGN_OR_RETURN(const std::string text, get(client, kTarget));
+  Result<std::vector<MetricFamily>> metrics = parse_metrics_json(text);
   if (metrics.is_ok()) return metrics;
   return corrupt(
       fmt::format("GET {}: {}; is the server older than this program?", kTarget, metrics.status().message()));
@@ -77,16 +76,14 @@ Result<nlohmann::json> read_info(HttpClient& client, bool& is_front) {
     }
     if (!is_front) return object_of(kInfo, body_of(kInfo, reply));
   }
-  const Result<nlohmann::json> status = object_of(kFrontStatus, get(client, kFrontStatus));
-  if (!status.is_ok()) return status.status();
-  return info_of_front(*status);
+  LARDER_ASSIGN_OR_RETURN(const nlohmann::json status, object_of(kFrontStatus, get(client, kFrontStatus)));
+  return info_of_front(status);
 }
 
 Result<StatSample> take_sample(HttpClient& client, bool& is_front) {
-  Result<nlohmann::json> info = read_info(client, is_front);
-  if (!info.is_ok()) return info.status();
+  LARDER_ASSIGN_OR_RETURN(nlohmann::json info, read_info(client, is_front));
   StatSample sample;
-  sample.info = std::move(*info);
+  sample.info = std::move(info);
   // The rest is worth showing without metrics, too.
   Result<std::vector<MetricFamily>> metrics = read_metrics(client);
   if (metrics.is_ok()) {
@@ -109,11 +106,10 @@ void print_sample(const StatOptions& o, const StatSample& now, const StatSample*
 }
 
 Status run_stat(const StatOptions& o) {
-  const Result<HttpUrl> url = parse_http_url(o.url, o.ca_file);
-  if (!url.is_ok()) return url.status();
+  LARDER_ASSIGN_OR_RETURN(const HttpUrl url, parse_http_url(o.url, o.ca_file));
   std::string key = o.api_key;
   LARDER_RETURN_IF_ERROR(fill_key(key, o.key_file, {"--api-key", "LARDER_API_KEY"}, EmptyVariable::kNoKey));
-  HttpClient client(*url, kTimeout, key);
+  HttpClient client(url, kTimeout, key);
   std::optional<Interval> interval;
   if (o.watch_seconds > 0) interval.emplace([&client] { client.cancel(); });
   std::optional<StatSample> before;

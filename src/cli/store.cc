@@ -93,9 +93,8 @@ void add_selection(CLI::App& app, StoreArguments& arguments, bool with_keys) {
 Result<file_store::PageSelection> selection_of(const StoreArguments& arguments) {
   file_store::PageSelection selection;
   if (!arguments.space.empty()) {
-    Result<std::string> prefix = file_store::parse_digest_prefix("--namespace", arguments.space);
-    if (!prefix.is_ok()) return prefix.status();
-    selection.namespace_prefix = std::move(*prefix);
+    LARDER_ASSIGN_OR_RETURN(selection.namespace_prefix,
+                            file_store::parse_digest_prefix("--namespace", arguments.space));
   }
   for (const std::string& text : arguments.pools) {
     const std::optional<PoolName> pool = parse_pool_number(text);
@@ -110,9 +109,8 @@ Result<file_store::PageSelection> selection_of(const StoreArguments& arguments) 
     selection.pools.push_back(*pool);
   }
   for (const std::string& text : arguments.keys) {
-    Result<std::string> prefix = file_store::parse_digest_prefix("--key", text);
-    if (!prefix.is_ok()) return prefix.status();
-    selection.key_prefixes.push_back(std::move(*prefix));
+    LARDER_ASSIGN_OR_RETURN(std::string prefix, file_store::parse_digest_prefix("--key", text));
+    selection.key_prefixes.push_back(std::move(prefix));
   }
   return selection;
 }
@@ -191,9 +189,7 @@ Result<std::unique_ptr<OpenedBackend>> OpenedBackend::open(const std::vector<std
   environment.files = &real_file_system();
   environment.clock = &real_clock();
   environment.executor = out->threads_.get();
-  Result<std::unique_ptr<StorageBackend>> backend = factory.create("file", options, environment);
-  if (!backend.is_ok()) return backend.status();
-  out->backend_ = std::move(backend).value();
+  LARDER_ASSIGN_OR_RETURN(out->backend_, factory.create("file", options, environment));
   return out;
 }
 

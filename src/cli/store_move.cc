@@ -105,10 +105,9 @@ Result<ImportResult> read_archive(const MoveOptions& o, const file_store::Import
   if (o.dry_run) return file_store::import_archive(**file, nullptr, options);
   const Result<file_store::ArchiveReader> reader = file_store::ArchiveReader::open(**file);  // before a store is made
   if (!reader.is_ok()) return reader.status();
-  Result<std::unique_ptr<OpenedBackend>> opened = OpenedBackend::open(o.store.directories, o.extra);
-  if (!opened.is_ok()) return opened.status();
-  Result<ImportResult> result = file_store::import_archive(**file, &(*opened)->backend(), options);
-  const Status closed = (*opened)->close();
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<OpenedBackend> opened, OpenedBackend::open(o.store.directories, o.extra));
+  Result<ImportResult> result = file_store::import_archive(**file, &opened->backend(), options);
+  const Status closed = opened->close();
   if (result.is_ok() && !closed.is_ok()) return closed;
   return result;
 }
@@ -172,21 +171,18 @@ int run_import(const MoveOptions& o) {
 // The namespace to clear; null: all.
 Result<std::shared_ptr<const StoreScope>> scope_of(const StoreArguments& arguments, const StoreReport& report) {
   if (arguments.space.empty()) return std::shared_ptr<const StoreScope>();
-  const Result<std::string> prefix = file_store::parse_digest_prefix("--namespace", arguments.space);
-  if (!prefix.is_ok()) return prefix.status();
-  const Result<Digest256> digest =
-      prefix->size() == 64 ? Digest256::from_hex(*prefix) : file_store::find_namespace(report, *prefix);
-  if (!digest.is_ok()) return digest.status();
+  LARDER_ASSIGN_OR_RETURN(const std::string prefix, file_store::parse_digest_prefix("--namespace", arguments.space));
+  LARDER_ASSIGN_OR_RETURN(const Digest256 digest, prefix.size() == 64 ? Digest256::from_hex(prefix)
+                                                                      : file_store::find_namespace(report, prefix));
   auto scope = std::make_shared<StoreScope>();
-  scope->namespace_digest = *digest;
+  scope->namespace_digest = digest;
   return std::shared_ptr<const StoreScope>(scope);
 }
 
 Status clear_through(StorageBackend& backend, std::shared_ptr<const StoreScope> scope) {
   Inbox<Status> answers(1);
-  auto ticket = answers.reserve();
-  if (!ticket.is_ok()) return ticket.status();
-  const auto shared = std::make_shared<Inbox<Status>::Ticket>(std::move(*ticket));
+  LARDER_ASSIGN_OR_RETURN(auto ticket, answers.reserve());
+  const auto shared = std::make_shared<Inbox<Status>::Ticket>(std::move(ticket));
   LARDER_RETURN_IF_ERROR(backend.submit_clear(
       std::move(scope), [shared](Status status) { Inbox<Status>::push(std::move(*shared), std::move(status)); }));
   std::vector<Status> got;

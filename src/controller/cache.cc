@@ -221,9 +221,8 @@ CacheImpl::~CacheImpl() {
 Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   LARDER_RETURN_IF_ERROR(tiers_.parted());
   LARDER_RETURN_IF_ERROR(requests_.check(request));
-  const Result<NamespaceId> space = tiers_.open_space(request.adapter, request.salt);
-  if (!space.is_ok()) return space.status();
-  const Request& r = requests_.add(*space, request);
+  LARDER_ASSIGN_OR_RETURN(const NamespaceId space, tiers_.open_space(request.adapter, request.salt));
+  const Request& r = requests_.add(space, request);
   tiers_.prefetcher().enter(r.id, r.space, r.whole_pages(tiers_.page_size()));
   return r.id;
 }
@@ -262,16 +261,15 @@ Result<Request*> CacheImpl::started(RequestId id, const std::string& call) {
 }
 
 Status CacheImpl::retract(RequestId id) {
-  const Result<Request*> r = started(id, "retract");
-  if (!r.is_ok()) return r.status();
-  requests_.hand_over(**r);
-  requests_.release(**r);
-  ++(*r)->retracts;
-  (*r)->is_told = (*r)->is_told || (*r)->has_computed;
-  (*r)->restarts = 0;  // what failed to come is gone from the tree, and may be asked for again
+  LARDER_ASSIGN_OR_RETURN(Request* const r, started(id, "retract"));
+  requests_.hand_over(*r);
+  requests_.release(*r);
+  ++r->retracts;
+  r->is_told = r->is_told || r->has_computed;
+  r->restarts = 0;  // what failed to come is gone from the tree, and may be asked for again
   ++tiers_.counts().retracted;
   tiers_.prefetcher().finish(id);
-  tiers_.prefetcher().enter(id, (*r)->space, (*r)->whole_pages(tiers_.page_size()));  // again, with more tokens
+  tiers_.prefetcher().enter(id, r->space, r->whole_pages(tiers_.page_size()));  // again, with more tokens
   return Status::ok();
 }
 
@@ -283,12 +281,12 @@ Result<RequestId> CacheImpl::fork(RequestId id) {
 }
 
 Status CacheImpl::restart(RequestId id) {
-  const Result<Request*> r = started(id, "restart");
-  if (!r.is_ok()) return r.status();
+  LARDER_ASSIGN_OR_RETURN(Request* const r, started(id, "restart"));
   probe(Probe::kLoadBackFailed);
-  requests_.release(**r);
-  if ((*r)->given > 0) (*r)->tokens.resize((*r)->given);
-  ++(*r)->restarts;
+  requests_.release(*r);
+  if (r->given > 0) r->tokens.resize(r->given);
+  ++r->restarts;
+  r->brought = r->from_storage = {};  // the copy failed: nothing came
   return Status::ok();
 }
 

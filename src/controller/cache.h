@@ -182,7 +182,7 @@ class Cache {
   // Decides the restore point, locks it, reserves slots for the prompt and a headroom, starts the load-back.
   // On ok: cached tokens; the phase is kLoading or kRunning. kOverloaded: not now, nothing is held; try after progress.
   // After retract() the prompt is all tokens that were computed, and the answer is that of the last start before a step
-  // was completed: what is found later is the request's own.
+  // was completed: what is found later is the request's own. What an earlier one brought counts where it came from.
   [[nodiscard]] virtual Result<CachedTokens> start(RequestId id) = 0;
   // After a kOverloaded start(): it waits for storage, or for its turn or a place to read there, and not for room.
   [[nodiscard]] virtual bool waits_for_storage(RequestId id) const = 0;

@@ -167,9 +167,8 @@ Result<LookupId> ConnectorImpl::begin_lookup(const LookupRequest& request) {
   if (lookups_.size() >= config_.max_lookups) {
     return overloaded("lookup: " + std::to_string(lookups_.size()) + " are open, which is the limit: release some");
   }
-  Result<NamespaceId> space = tiers_.open_space(request.adapter, request.salt);
-  if (!space.is_ok()) return space.status();
-  return lookups_.begin(*space, request);
+  LARDER_ASSIGN_OR_RETURN(NamespaceId space, tiers_.open_space(request.adapter, request.salt));
+  return lookups_.begin(space, request);
 }
 
 Result<LookupResult> ConnectorImpl::lease_points(LookupId id) {
@@ -190,20 +189,18 @@ Status ConnectorImpl::check_transfers(std::string_view call) const {
 
 Result<TransferId> ConnectorImpl::begin_load(const LoadRequest& request) {
   LARDER_RETURN_IF_ERROR(check_transfers("load"));
-  const Result<LoadPoint> point = lookups_.point(request.lookup, request.pages);
-  if (!point.is_ok()) return point.status();
+  LARDER_ASSIGN_OR_RETURN(const LoadPoint point, lookups_.point(request.lookup, request.pages));
   const TransferId id(next_transfer_++);  // a callback may begin another
-  LARDER_RETURN_IF_ERROR(loads_.begin(id, *lookups_.find(request.lookup), *point, request));
+  LARDER_RETURN_IF_ERROR(loads_.begin(id, *lookups_.find(request.lookup), point, request));
   return id;
 }
 
 Result<TransferId> ConnectorImpl::begin_save(const SaveRequest& request) {
   LARDER_RETURN_IF_ERROR(check_transfers("save"));
   LARDER_RETURN_IF_ERROR(saves_.check(request));
-  Result<NamespaceId> space = tiers_.open_space(request.adapter, request.salt);
-  if (!space.is_ok()) return space.status();
+  LARDER_ASSIGN_OR_RETURN(NamespaceId space, tiers_.open_space(request.adapter, request.salt));
   const TransferId id(next_transfer_++);  // as above
-  LARDER_RETURN_IF_ERROR(saves_.begin(id, *space, request));
+  LARDER_RETURN_IF_ERROR(saves_.begin(id, space, request));
   return id;
 }
 

@@ -87,15 +87,13 @@ Result<std::shared_ptr<PageCopy>> Loads::make_copy(const LoadPoint& point, const
 }
 
 Status Loads::begin(TransferId id, const Lookups::Lookup& lookup, const LoadPoint& point, const LoadRequest& request) {
-  Result<Slots> slots = find_slots(lookup, point);
-  if (!slots.is_ok()) return slots.status();
-  Result<std::shared_ptr<PageCopy>> copy = make_copy(point, *slots, request);
-  if (!copy.is_ok()) return copy.status();
+  LARDER_ASSIGN_OR_RETURN(Slots slots, find_slots(lookup, point));
+  LARDER_ASSIGN_OR_RETURN(std::shared_ptr<PageCopy> copy, make_copy(point, slots, request));
   if (!ops_.places().has_room(OpKind::kLoad)) return overloaded("load: too many operations are in flight");
   Load load;
-  LARDER_RETURN_IF_ERROR(lease(load, *slots));
+  LARDER_RETURN_IF_ERROR(lease(load, slots));
   load.result.pages = point.pages;
-  load.result.bytes = (*copy)->bytes();
+  load.result.bytes = copy->bytes();
   load.new_pages = point.pages - point.full_from;
   load.begun = clock_.now();
   Op& op = ops_.add(OpKind::kLoad);
@@ -103,7 +101,7 @@ Status Loads::begin(TransferId id, const Lookups::Lookup& lookup, const LoadPoin
   load.op = op.id;
   loads_.add(id, std::move(load));
   tree_.touch(position_on_path(tree_, lookup.end, point.pages), true);
-  copier_.submit(op.id, std::move(copy).value());
+  copier_.submit(op.id, std::move(copy));
   return Status::ok();
 }
 

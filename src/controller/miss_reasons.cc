@@ -31,6 +31,7 @@ Miss MissReasons::full_missing(const Found& found) const {
   const std::optional<Loss> loss = parts_.losses.find(ComponentKind::kFull, path);
   if (loss) return lost(found, ComponentKind::kFull, page, *loss);
   if (is_full_stored(found)) return without_use(found);
+  if (found.fetched.is_open) return {MissReason::kStorageLate, page * page_size};
   if (page < found.match.walked.pages) return {MissReason::kEvicted, page * page_size};  // too long ago to be known
   bool has_other_salt = false;
   if (page == 0 && is_elsewhere(found, has_other_salt)) {
@@ -61,7 +62,7 @@ Miss MissReasons::part_missing(const Found& found) const {
     at = page + 1;
   }
   if (last) return lost(found, c, at, *last);
-  return {MissReason::kNoCheckpoint, at * page_size, c};
+  return {found.fetched.is_open ? MissReason::kStorageLate : MissReason::kNoCheckpoint, at * page_size, c};
 }
 
 Miss MissReasons::lost(const Found& found, ComponentKind c, std::uint64_t page, const Loss& loss) const {
@@ -75,7 +76,7 @@ Miss MissReasons::lost(const Found& found, ComponentKind c, std::uint64_t page, 
   if (loss.stored_epoch != epoch) return miss;
   if (c == ComponentKind::kFull && is_full_stored(found)) return without_use(found);
   if (found.fetched.trouble == FetchTrouble::kNotFetched) return {MissReason::kNotFetched, miss.at_token, c};
-  if (found.fetched.is_under_way) return {MissReason::kStorageLate, miss.at_token, c};
+  if (found.fetched.is_open) return {MissReason::kStorageLate, miss.at_token, c};
   miss.reason = MissReason::kEvicted;
   miss.tier = LostFrom::kStorage;  // it had it, and was asked
   return miss;
@@ -88,8 +89,10 @@ bool MissReasons::is_full_stored(const Found& found) const {
 // No restore point follows in storage either, as far as it has answered.
 Miss MissReasons::without_use(const Found& found) const {
   const std::uint64_t at = found.best.at.pages, at_token = at * parts_.model.page_size;
-  const ComponentKind c = found.fetched.reach.window > at ? ComponentKind::kMamba : ComponentKind::kSwa;
-  return {found.fetched.is_under_way ? MissReason::kStorageLate : MissReason::kNoCheckpoint, at_token, c};
+  const bool has_window = !parts_.model.has(ComponentKind::kSwa) || found.fetched.reach.window > at;
+  const bool lacks_state = has_window && parts_.model.has(ComponentKind::kMamba);
+  return {found.fetched.is_open ? MissReason::kStorageLate : MissReason::kNoCheckpoint, at_token,
+          lacks_state ? ComponentKind::kMamba : ComponentKind::kSwa};
 }
 
 // Is the first page cached under another adapter of the same tenant, or else under another salt?

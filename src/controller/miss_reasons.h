@@ -4,9 +4,11 @@
 //   storage spoke of it?      damaged, failed, late, not fetched
 //   full ends at page p       does it go on in storage, up to no restore point? ─► no checkpoint
 //                             was p lost lately? ─► evicted, declined, flushed
+//                             has storage not answered yet? ─► late
 //                             does the tree go on? ─► diverged
 //                             page 0: is it in another namespace?        else ─► never seen
-//   window, state lack        lost lately, at a boundary behind the restore point? ─► as above    else ─► no checkpoint
+//   window, state lack        lost lately, at a boundary behind the restore point? ─► as above
+//                             has storage not answered yet? ─► late                  else ─► no checkpoint
 //
 // Threads: the cache thread. Ranks: decides nothing. Errors: none; what is not known any more is told without its time.
 // Cost: O(1) as a rule; where window or state lack, O(tokens between the restore point and the end of full), of

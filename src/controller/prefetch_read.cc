@@ -40,6 +40,11 @@ void Prefetcher::begin_batches(Fetch& f, bool has_place) {
 
 // What storage has not been given is not needed any more.
 void Prefetcher::end_planned(Fetch& f) {
+  // Who goes on without what storage would have said. Who waits is told when it gives up.
+  for (const RequestId id : f.requests) {
+    QueuedRequest* const r = f.state == Fetch::State::kAsking ? queue_.find(id) : nullptr;
+    if (r != nullptr && r->waits_for == OpId{}) r->trouble = std::max(r->trouble, FetchTrouble::kLate);
+  }
   f.state = Fetch::State::kEnding;
   query_.close(f);
   reads_.drop(f);

@@ -107,7 +107,9 @@ Prefetcher::Fetched Prefetcher::start(RequestId id) {
 Prefetcher::Fetched Prefetcher::fetched(RequestId id) const {
   const QueuedRequest* const r = queue_.find(id);
   if (r == nullptr) return {};
-  return {r->fetched_from, r->fetched_to, r->known, r->trouble, !r->fetches.empty(), r->reach};
+  const bool is_open = std::any_of(r->fetches.begin(), r->fetches.end(),
+                                   [&](OpId fetch) { return fetches_.at(fetch.v).state == Fetch::State::kAsking; });
+  return {r->fetched_from, r->fetched_to, r->known, r->trouble, !r->fetches.empty(), is_open, r->reach};
 }
 
 void Prefetcher::finish(RequestId id) {
@@ -219,7 +221,8 @@ bool Prefetcher::join(QueuedRequest& r, std::uint64_t base) {
       const Nanos most = queue_.wait_limit((limit - base) * model_.page_size);
       queue_.limit_wait(r, f.id, queue_.wait_begun(r, clock_.now()) + most);
     }
-    if (f.state == Fetch::State::kReading) r.known = std::max(r.known, std::min(f.target, limit));
+    // The fetch may bring less than storage has, for want of room.
+    if (f.state != Fetch::State::kAsking) r.known = std::max(r.known, largest_candidate(f.candidates, f.base, limit));
     r.reach = f.reach.reach().within(limit);
     return true;
   }
@@ -345,6 +348,8 @@ void Prefetcher::timer_done(const Op& timer) {
   f.timer = OpId{};
   for (const RequestId id : f.requests) {
     QueuedRequest* const r = queue_.find(id);
+    // best_effort: nobody waits, and storage was late all the same.
+    if (r != nullptr && r->waits_for == OpId{}) r->trouble = std::max(r->trouble, FetchTrouble::kLate);
     const bool joined_later = r != nullptr && r->waits_for == f.id && r->limit != OpId{} && !f.is_detached;
     if (!joined_later) {
       give_up(f, id);

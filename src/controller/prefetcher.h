@@ -100,6 +100,7 @@ class Prefetcher {
     std::uint64_t known = 0;         // pages: the best restore point seen in any tier
     FetchTrouble trouble = FetchTrouble::kNone;
     bool is_under_way = false;  // a fetch of it goes on
+    bool is_open = false;       // storage has not said yet what it has
     Reach reach{};              // of tree and storage, as storage answered last
   };
   // It has its restore point, and queues no more. What was fetched for it until now.

@@ -8,6 +8,7 @@
 // Cost: O(1) beside what RunningRequest costs; check_slots() O(slots).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -26,6 +27,17 @@
 
 namespace larder {
 
+struct PageSpan {
+  std::uint64_t from = 0, to = 0;  // pages; none: from == to
+
+  [[nodiscard]] std::uint64_t before(std::uint64_t end) const { return std::min(to, end) - std::min({from, to, end}); }
+  // The least span that has both.
+  void add(std::uint64_t begin, std::uint64_t end) {
+    if (begin >= end) return;
+    *this = from == to ? PageSpan{begin, end} : PageSpan{std::min(from, begin), std::max(to, end)};
+  }
+};
+
 // Everything a request holds.
 struct Request : RequestText {
   explicit Request(const RunningParts& parts) : run(parts) {}
@@ -41,7 +53,9 @@ struct Request : RequestText {
   RequestPhase phase = RequestPhase::kReady;  // but kPrefetching, which the Prefetcher knows
 
   std::uint32_t retracts = 0;
-  bool is_told = false;        // it has computed with what it found before a retract: that stays its answer
+  bool is_told = false;  // it has computed with what it found before a retract: that stays its answer
+  // Until it is told, what its starts brought to the device, and what of that storage had brought to the host.
+  PageSpan brought, from_storage;
   std::uint32_t restarts = 0;  // 1: uses the device only, its host copy could not be loaded; more: nothing
 
   // While it runs.

@@ -45,9 +45,8 @@ class Bench : public SlotSink, public StepRoom {
   }
   // One step to `until`, all of it.
   Status step(RunningRequest& run, std::uint64_t until) {
-    const Result<StepGrant> grant = run.prepare(text, until);
-    if (!grant.is_ok()) return grant.status();
-    return run.complete(text, grant->token.number, tokens(until));
+    LARDER_ASSIGN_OR_RETURN(const StepGrant grant, run.prepare(text, until));
+    return run.complete(text, grant.token.number, tokens(until));
   }
   std::span<const TokenId> tokens(std::uint64_t count) {
     while (words.size() < count) words.push_back(static_cast<TokenId>(words.size() % 50));

@@ -35,11 +35,10 @@ Result<CachedTokens> Starts::start(Request& r) {
   if (r.phase != RequestPhase::kReady) return invalid_argument("start: the request has started already");
   LARDER_RETURN_IF_ERROR(check_places());
   LARDER_RETURN_IF_ERROR(check_admission());
-  const Result<Restore> restore = choose(r);
-  if (!restore.is_ok()) return restore.status();
+  LARDER_ASSIGN_OR_RETURN(const Restore restore, choose(r));
   const LossLog::For room_for(losses_, r.id);
-  LARDER_RETURN_IF_ERROR(admit(r, *restore));
-  account(r, *restore, prefetcher_.start(r.id));
+  LARDER_RETURN_IF_ERROR(admit(r, restore));
+  account(r, restore, prefetcher_.start(r.id));
   return r.cached;
 }
 
@@ -298,13 +297,15 @@ void Starts::account(Request& r, const Restore& restore, const Prefetcher::Fetch
   if (is_first) tree_.note_prompt(r.space, r.whole_pages(model_.page_size));
   if (restore.pages > 0) tree_.touch({r.run.lock().node, restore.pages}, is_first);
   if (r.is_told) return;
-  // Each tier counts with what it adds to the restore point of those above it.
-  const std::uint64_t from = std::max(restore.device_point, fetched.from);
-  const std::uint64_t to = std::min(restore.pages, fetched.to);
-  const std::uint64_t storage = to > from ? to - from : 0;
-  r.cached.device = restore.device_point * model_.page_size;
+  // Each tier counts with what it adds to the restore point of those above it. What a start brought before a retract
+  // counts where it came from, though it is above by now.
+  r.brought.add(restore.device_point, restore.pages);
+  r.from_storage.add(std::max(restore.device_point, fetched.from), std::min(restore.pages, fetched.to));
+  const std::uint64_t device = restore.device_point - r.brought.before(restore.device_point);
+  const std::uint64_t storage = r.from_storage.before(restore.pages);
+  r.cached.device = device * model_.page_size;
   r.cached.storage = storage * model_.page_size;
-  r.cached.host = (restore.pages - restore.device_point - storage) * model_.page_size;
+  r.cached.host = (restore.pages - device - storage) * model_.page_size;
   r.cached.reason = restore.reason;
   r.cached.component = restore.component;
   r.cached.miss = restore.miss;

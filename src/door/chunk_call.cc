@@ -184,10 +184,8 @@ Result<bool> ChunkCall::stage(Chunk& chunk) const {
     chunk.offsets.push_back(bytes);
     bytes += aligned(pool_of(pages_[i]).page_bytes);
   }
-  Result<std::shared_ptr<StagingArena::Piece>> piece =
-      core_.arena->try_take(bytes, lane() == Lane::kRead ? StagingArena::Use::kRead : StagingArena::Use::kWrite);
-  if (!piece.is_ok()) return piece.status();
-  chunk.piece = std::move(*piece);
+  LARDER_ASSIGN_OR_RETURN(chunk.piece, core_.arena->try_take(bytes, lane() == Lane::kRead ? StagingArena::Use::kRead
+                                                                                          : StagingArena::Use::kWrite));
   return chunk.piece != nullptr;
 }
 

@@ -69,8 +69,7 @@ PoolSpec spec_of(const PoolDescription& pool, PoolName name, bool is_anchor) {
 }  // namespace
 
 Result<EngineModel> EngineModel::create(const SpaceDescription& description) {
-  const Result<PageSpace> checked = PageSpace::create(description);
-  if (!checked.is_ok()) return checked.status();
+  LARDER_ASSIGN_OR_RETURN(const PageSpace checked, PageSpace::create(description));
   if (description.pools.size() > kPoolNameCount) {
     return unsupported("a connector's model has at most " + std::to_string(kPoolNameCount) + " pools, not " +
                        std::to_string(description.pools.size()));
@@ -111,9 +110,7 @@ Result<EngineModel> EngineModel::create(const SpaceDescription& description) {
     const bool is_anchor = anchors[larder::index_of(component_of(description.pools[i]))] == i;
     list.pools.push_back(spec_of(description.pools[i], model.numbers[i], is_anchor));
   }
-  Result<ModelSpec> spec = model_of_pools(std::move(list));
-  if (!spec.is_ok()) return spec.status();
-  model.spec = std::move(*spec);
+  LARDER_ASSIGN_OR_RETURN(model.spec, model_of_pools(std::move(list)));
   model.spec.id = description.identity;  // of any length: it is hashed
   return model;
 }
@@ -124,10 +121,9 @@ std::size_t EngineModel::index_of(PoolName pool) const {
 
 Result<std::unique_ptr<EngineConnector>> EngineConnector::open(const EngineConnectorOptions& options) {
   LARDER_RETURN_IF_ERROR(validate_config(options.config));
-  Result<EngineModel> model = EngineModel::create(options.model);
-  if (!model.is_ok()) return model.status();
+  LARDER_ASSIGN_OR_RETURN(EngineModel model, EngineModel::create(options.model));
   std::unique_ptr<EngineConnector> out(new EngineConnector());
-  out->model_ = std::move(model).value();
+  out->model_ = std::move(model);
   auto host = HostPools::create(out->model_.spec, HostLayout::kPageFirst, options.host_bytes, host_memory_source());
   if (!host.is_ok()) return Status(host.status().code(), "host_bytes: " + host.status().message());
   out->host_ = std::move(host).value();
@@ -145,9 +141,7 @@ Result<std::unique_ptr<EngineConnector>> EngineConnector::open(const EngineConne
                  .pp_size = d.pp_size,
                  .cp_rank = d.cp_rank,
                  .cp_size = d.cp_size};
-  auto connector = Connector::create(options.config, parts);
-  if (!connector.is_ok()) return connector.status();
-  out->connector_ = std::move(connector).value();
+  LARDER_ASSIGN_OR_RETURN(out->connector_, Connector::create(options.config, parts));
   return out;
 }
 

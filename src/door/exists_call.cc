@@ -67,22 +67,21 @@ Status run_exists(StoreCore& core, const PageSpace& space, std::vector<PageKey> 
   request.terms.deadline = deadline;
   request.terms.cancel = terms.cancel;
   const std::size_t pools = request.pools.size();
-  Result<ExistsResult> result = ask(core, std::move(request), deadline, terms);
-  if (!result.is_ok()) return result.status();
-  LARDER_RETURN_IF_ERROR(result->status);
-  if (result->presence.size() != pools) return internal_error("exists: the backend answered for other pools");
+  LARDER_ASSIGN_OR_RETURN(ExistsResult result, ask(core, std::move(request), deadline, terms));
+  LARDER_RETURN_IF_ERROR(result.status);
+  if (result.presence.size() != pools) return internal_error("exists: the backend answered for other pools");
 
   std::vector<JointNeed> joint;
   for (std::size_t i = 0; i < needs.size(); ++i) {
-    joint.push_back({&result->presence[i].present, needs[i].policy, needs[i].trailing_pages});
-    if (!present.empty()) to_words(result->presence[i].present, pages, present.subspan(i * words, words));
+    joint.push_back({&result.presence[i].present, needs[i].policy, needs[i].trailing_pages});
+    if (!present.empty()) to_words(result.presence[i].present, pages, present.subspan(i * words, words));
   }
   const std::size_t anchor = has_anchor ? 0 : needs.size();
   for (std::size_t i = 0; has_anchor && i < needs.size(); ++i) {
     // Whatever a query says of it, a prefix without its anchors is none: they commit its pages.
-    if (needs[i].pool == 0) joint.push_back({&result->presence[i].present, HitPolicy::kAllPages, 0});
+    if (needs[i].pool == 0) joint.push_back({&result.presence[i].present, HitPolicy::kAllPages, 0});
   }
-  if (!has_anchor) joint.push_back({&result->presence[anchor].present, HitPolicy::kAllPages, 0});
+  if (!has_anchor) joint.push_back({&result.presence[anchor].present, HitPolicy::kAllPages, 0});
   restorable_lengths(joint, pages, restorable.first(words));
   for (std::size_t i = words; i-- > 0;) {
     if (restorable[i] == 0) continue;

@@ -116,9 +116,7 @@ Status open_store(const larder_store_options* from, larder_store** out) {
   };
   std::unique_ptr<larder_store, decltype(drop)> handle(new larder_store, drop);
   use_log(handle.get(), options.log, options.log_context);
-  auto opened = larder::PageStore::open(wanted);
-  if (!opened.is_ok()) return opened.status();
-  handle->store = std::move(opened).value();
+  LARDER_ASSIGN_OR_RETURN(handle->store, larder::PageStore::open(wanted));
   *out = handle.release();
   return Status::ok();
 }
@@ -126,9 +124,8 @@ Status open_store(const larder_store_options* from, larder_store** out) {
 Status open_space(larder_store* store, const larder_space_options* from, larder_space** out) {
   larder::SpaceDescription space;
   LARDER_RETURN_IF_ERROR(larder::c::read_space(from, space));
-  auto made = larder::PageSpace::create(std::move(space));
-  if (!made.is_ok()) return made.status();
-  *out = new larder_space{store, std::move(made).value()};
+  LARDER_ASSIGN_OR_RETURN(auto made, larder::PageSpace::create(std::move(space)));
+  *out = new larder_space{store, std::move(made)};
   ++store->spaces;
   return Status::ok();
 }

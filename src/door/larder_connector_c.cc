@@ -75,10 +75,9 @@ Status open_connector(const larder_connector_options* from, larder_connector** o
   if (options.max_transfers > 0) wanted.config.max_transfers = options.max_transfers;
   if (options.max_points > 0) wanted.config.max_points = options.max_points;
   LARDER_RETURN_IF_ERROR(read_policy(options, wanted.config.tiers));
-  auto opened = larder::EngineConnector::open(wanted);
-  if (!opened.is_ok()) return opened.status();
+  LARDER_ASSIGN_OR_RETURN(auto opened, larder::EngineConnector::open(wanted));
   auto handle = std::make_unique<larder_connector>();
-  handle->engine = std::move(opened).value();
+  handle->engine = std::move(opened);
   *out = handle.release();
   return Status::ok();
 }
@@ -146,20 +145,19 @@ Status look_up(larder_connector& connector, const larder_lookup_options* from, s
   request.adapter = larder::c::text_of(options.adapter);
   request.salt = larder::c::text_of(options.salt);
   request.asks_storage = (options.flags & LARDER_LOOKUP_HOST_ONLY) == 0;
-  const Result<larder::LookupId> id = connector.engine->connector().lookup(request);
-  if (!id.is_ok()) return id.status();
-  *out = id->v;
+  LARDER_ASSIGN_OR_RETURN(const larder::LookupId id, connector.engine->connector().lookup(request));
+  *out = id.v;
   return Status::ok();
 }
 
 Status find_points(larder_connector& connector, std::uint64_t lookup, larder_point* points, std::size_t capacity,
                    std::size_t* count) {
-  const Result<larder::LookupResult> found = connector.engine->connector().points(larder::LookupId(lookup));
-  if (!found.is_ok()) return found.status();
-  *count = found->points.size();
-  const std::size_t given = std::min(capacity, found->points.size());
+  LARDER_ASSIGN_OR_RETURN(const larder::LookupResult found,
+                          connector.engine->connector().points(larder::LookupId(lookup)));
+  *count = found.points.size();
+  const std::size_t given = std::min(capacity, found.points.size());
   for (std::size_t i = 0; i < given; ++i) {
-    const larder::LoadPoint& point = found->points[found->points.size() - given + i];
+    const larder::LoadPoint& point = found.points[found.points.size() - given + i];
     points[i] = {point.pages, point.full_from, point.window_from, point.bytes, point.has_state ? 1u : 0u, 0};
   }
   return Status::ok();
@@ -176,9 +174,8 @@ Status load_pages(larder_connector& connector, const larder_load_options* from, 
   request.pages = options.pages;
   request.places = places;
   request.writer = writer_of(connector, options.page, options.context);
-  const Result<larder::TransferId> id = connector.engine->connector().load(request);
-  if (!id.is_ok()) return id.status();
-  *out = id->v;
+  LARDER_ASSIGN_OR_RETURN(const larder::TransferId id, connector.engine->connector().load(request));
+  *out = id.v;
   return Status::ok();
 }
 
@@ -205,9 +202,8 @@ Status save_pages(larder_connector& connector, const larder_save_options* from, 
   request.places = places;
   request.reader = reader_of(connector, options.page, options.context);
   request.may_wait = (options.flags & LARDER_SAVE_MAY_WAIT) != 0;
-  const Result<larder::TransferId> id = connector.engine->connector().save(request);
-  if (!id.is_ok()) return id.status();
-  *out = id->v;
+  LARDER_ASSIGN_OR_RETURN(const larder::TransferId id, connector.engine->connector().save(request));
+  *out = id.v;
   return Status::ok();
 }
 
@@ -246,9 +242,8 @@ static_assert(static_cast<int>(larder::MissReason::kFlushed) == LARDER_MISS_FLUS
 
 Status find_miss(larder_connector& connector, std::uint64_t lookup, larder_miss* out) {
   LARDER_RETURN_IF_ERROR(larder::c::check_struct_size(out->struct_size, "larder_miss"));
-  const auto found = connector.engine->connector().points(larder::LookupId(lookup));
-  if (!found.is_ok()) return found.status();
-  larder::Miss miss = found->miss;
+  LARDER_ASSIGN_OR_RETURN(const auto found, connector.engine->connector().points(larder::LookupId(lookup)));
+  larder::Miss miss = found.miss;
   miss.by = {};  // a lookup that has ended, perhaps
   larder_miss given{};
   given.reason = static_cast<std::uint32_t>(miss.reason);

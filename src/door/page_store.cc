@@ -94,21 +94,18 @@ const std::vector<BackendOptionHelp>* store_backend_options(std::string_view nam
 Result<std::unique_ptr<PageStore>> PageStore::open(const StoreOptions& options, const BackendFactory* factory) {
   if (factory == nullptr) factory = &build_factory();
   LARDER_RETURN_IF_ERROR(factory->check_name(options.backend));
-  Result<StoreConfig> config = parse_store_config(options.config);
-  if (!config.is_ok()) return config.status();
+  LARDER_ASSIGN_OR_RETURN(StoreConfig config, parse_store_config(options.config));
 
-  LARDER_RETURN_IF_ERROR(check_options(*factory, options.backend, config->backend));
+  LARDER_RETURN_IF_ERROR(check_options(*factory, options.backend, config.backend));
   SharePlace place;
-  if (!config->share_directory.empty()) {
-    Result<SharePlace> found = share_place(options.backend, config->backend, config->share_directory);
-    if (!found.is_ok()) return found.status();
-    place = std::move(*found);
+  if (!config.share_directory.empty()) {
+    LARDER_ASSIGN_OR_RETURN(place, share_place(options.backend, config.backend, config.share_directory));
   }
 
   std::unique_ptr<PageStore> out(new PageStore());
   StoreCore& core = out->core_;
   core.backend_name = options.backend;
-  core.limits = config->limits;
+  core.limits = config.limits;
   core.clock = &real_clock();
   core.metrics = std::make_unique<MetricsRegistry>();
   Result<std::unique_ptr<StagingArena>> arena = StagingArena::create(core.limits.staging_bytes, host_memory_source());
@@ -121,24 +118,24 @@ Result<std::unique_ptr<PageStore>> PageStore::open(const StoreOptions& options, 
   core.memory.add({&staging, 1});
   core.memory.add(options.memory);
   environment.open_metadata = [&core](const MetadataOptions& wanted) { return open_metadata(wanted, *core.clock); };
-  const auto create = [&core, factory, name = options.backend, given = config->backend, environment] {
+  const auto create = [&core, factory, name = options.backend, given = config.backend, environment] {
     BackendEnvironment current = environment;
     current.host_memory = core.memory.regions();
     return factory->create(name, given, current);
   };
-  Result<std::unique_ptr<StorageBackend>> backend =
-      config->share_directory.empty() ? create() : open_shared(core, config->share_directory, std::move(place), create);
-  if (!backend.is_ok()) return backend.status();
+  LARDER_ASSIGN_OR_RETURN(
+      std::unique_ptr<StorageBackend> backend,
+      config.share_directory.empty() ? create() : open_shared(core, config.share_directory, std::move(place), create));
   const auto seed = static_cast<std::uint64_t>(core.clock->now().time_since_epoch().count());
   // Of a shared store the process that hosts it orders the clears of all.
-  if (config->share_directory.empty()) {
+  if (config.share_directory.empty()) {
     backend = std::unique_ptr<StorageBackend>(
-        std::make_unique<ClearOrder>(std::move(backend).value(), ClearHistory::anew(*core.clock, seed)));
+        std::make_unique<ClearOrder>(std::move(backend), ClearHistory::anew(*core.clock, seed)));
   }
   PipelineOptions pipeline;
   // An engine does not ask again by itself: a read that failed once must not hide its page for long.
   pipeline.negative_ttl = std::chrono::seconds(2);
-  core.pipeline = make_pipeline(std::move(backend).value(), pipeline, *core.clock, core.metrics.get(), seed);
+  core.pipeline = make_pipeline(std::move(backend), pipeline, *core.clock, core.metrics.get(), seed);
   core.retry = std::make_shared<WriteRetry>(*core.pipeline, *core.clock, core.limits.retry);
   out->ticker_ = std::make_unique<Ticker>(kTick, [&core] {
     core.pipeline->tick();

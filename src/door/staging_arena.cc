@@ -57,9 +57,8 @@ StagingArena::Piece::Piece(std::shared_ptr<State> state, Use use, std::byte* dat
 StagingArena::Piece::~Piece() { state_->give(use_, data_, size_, own_ != nullptr); }
 
 Result<std::unique_ptr<StagingArena>> StagingArena::create(std::size_t bytes, MemorySource& source) {
-  Result<std::unique_ptr<Memory>> memory = source.allocate(round_up(bytes));
-  if (!memory.is_ok()) return memory.status();
-  return std::unique_ptr<StagingArena>(new StagingArena(std::make_shared<State>(std::move(memory).value(), source)));
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<Memory> memory, source.allocate(round_up(bytes)));
+  return std::unique_ptr<StagingArena>(new StagingArena(std::make_shared<State>(std::move(memory), source)));
 }
 
 std::optional<std::size_t> StagingArena::State::take_range(Use use, std::size_t bytes) {

@@ -39,9 +39,8 @@ Result<double> number_of(const BackendOptions& options, const std::string& key, 
 }
 
 Status read_own(const BackendOptions& own, StoreConfig& out) {
-  const Result<double> timeout = number_of(own, "timeout_seconds", 5, 0.001, kMostSeconds);
-  if (!timeout.is_ok()) return timeout.status();
-  out.limits.timeout = Nanos(std::llround(*timeout * 1e9));
+  LARDER_ASSIGN_OR_RETURN(const double timeout, number_of(own, "timeout_seconds", 5, 0.001, kMostSeconds));
+  out.limits.timeout = Nanos(std::llround(timeout * 1e9));
   const Result<std::uint64_t> staging = size_option(own, "staging_bytes", std::uint64_t{128} << 20);
   if (!staging.is_ok()) return staging.status();
   if (*staging < kLeastStaging || *staging > kMostStaging) {
@@ -51,9 +50,8 @@ Status read_own(const BackendOptions& own, StoreConfig& out) {
   const Result<std::uint64_t> retry = size_option(own, "retry_bytes", std::uint64_t{256} << 20);
   if (!retry.is_ok()) return retry.status();
   out.limits.retry.most_bytes = *retry;
-  const Result<double> age = number_of(own, "retry_seconds", 600, 0, kMostSeconds);
-  if (!age.is_ok()) return age.status();
-  out.limits.retry.oldest = Nanos(std::llround(*age * 1e9));
+  LARDER_ASSIGN_OR_RETURN(const double age, number_of(own, "retry_seconds", 600, 0, kMostSeconds));
+  out.limits.retry.oldest = Nanos(std::llround(age * 1e9));
   const std::string zero_copy = text_option(own, "zero_copy", "false");
   if (zero_copy != "true" && zero_copy != "false") {
     return invalid_argument("option 'zero_copy': '" + zero_copy + "' is none of true, false");
@@ -102,9 +100,8 @@ Result<std::string> option_text_of(const std::string& key, const Tree& value) {
 Result<StoreConfig> parse_store_config(std::string_view text) {
   StoreConfig out;
   if (text.empty()) return out;
-  const Result<Tree> tree = parse_json_tree(text, "store configuration");
-  if (!tree.is_ok()) return tree.status();
-  const auto* table = tree->as<Tree::Table>();
+  LARDER_ASSIGN_OR_RETURN(const Tree tree, parse_json_tree(text, "store configuration"));
+  const auto* table = tree.as<Tree::Table>();
   if (table == nullptr) {
     return invalid_argument("store configuration: a JSON object is expected, for example {\"directory\": \"/var/x\"}");
   }

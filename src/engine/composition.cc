@@ -40,9 +40,8 @@ Result<std::unique_ptr<Device>> open_device(const Options& options, Executor& co
     is_cuda = error == std::errc() && stopped == end && cuda.ordinal >= 0;
   }
   if (!is_cuda) return invalid_argument("no such device; choose cpu, cuda or cuda:N, where N counts GPUs from 0");
-  Result<std::unique_ptr<CudaDevice>> device = open_cuda_device(cuda);
-  if (!device.is_ok()) return device.status();
-  return std::unique_ptr<Device>(std::move(device).value());
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device, open_cuda_device(cuda));
+  return std::unique_ptr<Device>(std::move(device));
 }
 
 ComponentCounts device_slots(const Options& options, const ModelSpec& model) {
@@ -68,20 +67,19 @@ Result<std::unique_ptr<Composition>> Composition::create(const Options& options,
                                                          MetricsRegistry& metrics, const MoreBackends& more,
                                                          const OpenDevice& open) {
   LARDER_RETURN_IF_ERROR(validate_options(options));
-  Result<ModelSpec> model = load_model(options, files);
-  if (!model.is_ok()) return model.status();
-  LARDER_RETURN_IF_ERROR(validate_options_for(options, *model));
-  LARDER_RETURN_IF_ERROR(ReferenceEngine::check(*model));
-  const Result<CacheConfig> config = cache_config(options, files);
-  if (!config.is_ok()) return config.status();
-  const Result<ExtraConfig> extra = parse_extra_config(
-      extra_config_source(options.hicache_storage_backend, options.hicache_storage_backend_extra_config), files);
-  if (!extra.is_ok()) return extra.status();
+  LARDER_ASSIGN_OR_RETURN(ModelSpec model, load_model(options, files));
+  LARDER_RETURN_IF_ERROR(validate_options_for(options, model));
+  LARDER_RETURN_IF_ERROR(ReferenceEngine::check(model));
+  LARDER_ASSIGN_OR_RETURN(const CacheConfig config, cache_config(options, files));
+  LARDER_ASSIGN_OR_RETURN(
+      const ExtraConfig extra,
+      parse_extra_config(
+          extra_config_source(options.hicache_storage_backend, options.hicache_storage_backend_extra_config), files));
 
   std::unique_ptr<Composition> out(new Composition());
   out->options = options;
-  out->model = std::move(*model);
-  out->config = *config;
+  out->model = std::move(model);
+  out->config = config;
   out->files = &files;
   out->clock = &clock;
   out->metrics = &metrics;
@@ -89,7 +87,7 @@ Result<std::unique_ptr<Composition>> Composition::create(const Options& options,
   if (more) LARDER_RETURN_IF_ERROR(more(out->factory));
   LARDER_RETURN_IF_ERROR(out->build_pools(open));
   LARDER_RETURN_IF_ERROR(out->open_events());
-  LARDER_RETURN_IF_ERROR(out->build_cache(*extra));
+  LARDER_RETURN_IF_ERROR(out->build_cache(extra));
   return out;
 }
 
@@ -111,10 +109,8 @@ Status Composition::build_pools(const OpenDevice& open) {
     if (!on_host.is_ok()) return with_place(on_host.status(), "host pools (--hicache-ratio, --hicache-size)");
     host_pools = std::move(on_host).value();
   }
-  Result<std::unique_ptr<TransferEngine>> copies =
-      TransferEngine::create(*device, *device_pools, host_pools.get(), config.max_operations);
-  if (!copies.is_ok()) return copies.status();
-  transfer = std::move(copies).value();
+  LARDER_ASSIGN_OR_RETURN(transfer,
+                          TransferEngine::create(*device, *device_pools, host_pools.get(), config.max_operations));
   return Status::ok();
 }
 
@@ -122,9 +118,7 @@ Status Composition::open_events() {
   const Result<KvEventConfig> wanted = parse_kv_event_config(options.kv_events_config);
   if (!wanted.is_ok() || !wanted->is_on) return wanted.status();
   const KvEventShape shape{wanted->form, wanted->all_components, model.page_size, model.dims.window, 0};
-  Result<std::unique_ptr<KvEventPublisher>> opened = open_kv_event_publisher(*wanted, shape, metrics);
-  if (!opened.is_ok()) return opened.status();
-  events = std::move(opened).value();
+  LARDER_ASSIGN_OR_RETURN(events, open_kv_event_publisher(*wanted, shape, metrics));
   return Status::ok();
 }
 
@@ -160,10 +154,9 @@ Result<std::unique_ptr<StoragePipeline>> Composition::make_backend(std::string_v
   BackendEnvironment environment{files, clock, threads.get(), {}};
   environment.open_metadata = [this](const MetadataOptions& wanted) { return open_metadata(wanted, *clock); };
   if (host_pools) environment.host_memory.push_back(host_pools->memory());
-  Result<std::unique_ptr<StorageBackend>> made = factory.create(name, backend_options, environment);
-  if (!made.is_ok()) return made.status();
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<StorageBackend> made, factory.create(name, backend_options, environment));
   const auto seed = static_cast<std::uint64_t>(clock->now().time_since_epoch().count());
-  return make_pipeline(std::move(made).value(), PipelineOptions{}, *clock, metrics, seed, std::move(threads));
+  return make_pipeline(std::move(made), PipelineOptions{}, *clock, metrics, seed, std::move(threads));
 }
 
 // False: another has it, or it is gone.

@@ -44,9 +44,7 @@ Result<Nanos> seconds_of(const std::string& key, const Tree& value) {
 }
 
 Status set_seconds(const std::string& key, const Tree& value, std::optional<Nanos>& out) {
-  const Result<Nanos> seconds = seconds_of(key, value);
-  if (!seconds.is_ok()) return seconds.status();
-  out = *seconds;
+  LARDER_ASSIGN_OR_RETURN(out, seconds_of(key, value));
   return Status::ok();
 }
 
@@ -85,9 +83,8 @@ bool is_listed(std::string_view list, std::string_view wanted) {
 Result<Tree> parse_source(std::string_view text, FileSystem& files) {
   if (!text.starts_with('@')) return parse_json_tree(text, "extra config");
   const std::string path(text.substr(1));
-  const Result<std::string> content = read_text_file(files, path);
-  if (!content.is_ok()) return content.status();
-  return parse_config_text(*content, path);
+  LARDER_ASSIGN_OR_RETURN(const std::string content, read_text_file(files, path));
+  return parse_config_text(content, path);
 }
 
 }  // namespace

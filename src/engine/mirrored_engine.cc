@@ -103,10 +103,9 @@ Result<std::unique_ptr<ReferenceEngine>> make_mirrored_engine(const ModelSpec& m
   if (!images.is_ok()) {
     return Status(images.status().code(), "host images of the device pages: " + images.status().message());
   }
-  Result<std::unique_ptr<ReferenceEngine>> engine = ReferenceEngine::create(model, **images, threads);
-  if (!engine.is_ok()) return engine.status();
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<ReferenceEngine> engine, ReferenceEngine::create(model, **images, threads));
   return std::unique_ptr<ReferenceEngine>(
-      std::make_unique<MirroredEngine>(model, device, pools, std::move(images).value(), std::move(engine).value()));
+      std::make_unique<MirroredEngine>(model, device, pools, std::move(images).value(), std::move(engine)));
 }
 
 }  // namespace larder

@@ -93,9 +93,8 @@ class OnCuda : public testing::TestWithParam<const char*> {
       small.staging_bytes = 100'000;
       small.least_load_steps = 2;
       small.least_staged_bytes = small.least_staged_layerwise_bytes = small.gated_step_bytes = 0;
-      auto device = CudaDevice::create(sim_, small);
-      if (!device.is_ok()) return device.status();
-      return std::unique_ptr<Device>(std::move(device).value());
+      LARDER_ASSIGN_OR_RETURN(auto device, CudaDevice::create(sim_, small));
+      return std::unique_ptr<Device>(std::move(device));
     };
   }
 

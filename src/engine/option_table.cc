@@ -236,9 +236,8 @@ struct Setter {
     return Status::ok();
   }
   Status set_switch(bool O::*m, bool is_negated) const {
-    const Result<bool> value = parse_switch(entry, text);
-    if (!value.is_ok()) return value.status();
-    options.*m = *value != is_negated;
+    LARDER_ASSIGN_OR_RETURN(const bool value, parse_switch(entry, text));
+    options.*m = value != is_negated;
     return Status::ok();
   }
 };

@@ -87,9 +87,8 @@ bool is_flat(const Tree& tree) {
 Status set_options_from_file(Options& options, const std::string& path, FileSystem& files) {
   const Result<std::string> text = read_text_file(files, path);
   if (!text.is_ok()) return Status(text.status().code(), "--config: " + text.status().message());
-  const Result<Tree> tree = parse_config_text(*text, path);
-  if (!tree.is_ok()) return tree.status();
-  const auto* table = tree->as<Tree::Table>();
+  LARDER_ASSIGN_OR_RETURN(const Tree tree, parse_config_text(*text, path));
+  const auto* table = tree.as<Tree::Table>();
   if (table == nullptr) return invalid_argument(path + ": an object whose keys are options is expected");
   std::string problems;  // all that are wrong with options
   for (const auto& [key, value] : *table) {
@@ -190,9 +189,10 @@ Result<ModelSpec> load_model(const Options& options, FileSystem& files) {
 
 Result<CacheConfig> cache_config(const Options& options, FileSystem& files) {
   LARDER_RETURN_IF_ERROR(validate_options(options));
-  const Result<ExtraConfig> extra = parse_extra_config(
-      extra_config_source(options.hicache_storage_backend, options.hicache_storage_backend_extra_config), files);
-  if (!extra.is_ok()) return extra.status();
+  LARDER_ASSIGN_OR_RETURN(
+      const ExtraConfig extra,
+      parse_extra_config(
+          extra_config_source(options.hicache_storage_backend, options.hicache_storage_backend_extra_config), files));
   CacheConfig config;
   config.enabled = !options.disable_radix_cache;
   // validate_options() knows the words, so the fall-backs are never taken.
@@ -208,12 +208,12 @@ Result<CacheConfig> cache_config(const Options& options, FileSystem& files) {
   config.max_requests = options.max_running_requests + options.max_queued_requests;
   config.host_tier_for_state = !options.hicache_state_on_device_only;
   config.host_tier_for_full = !options.hicache_kv_on_device_only;
-  config.prefetch_threshold = extra->prefetch_threshold.value_or(config.prefetch_threshold);
-  config.prefetch_timeout_base = extra->prefetch_timeout_base.value_or(config.prefetch_timeout_base);
+  config.prefetch_threshold = extra.prefetch_threshold.value_or(config.prefetch_threshold);
+  config.prefetch_timeout_base = extra.prefetch_timeout_base.value_or(config.prefetch_timeout_base);
   config.prefetch_timeout_per_ki_token =
-      extra->prefetch_timeout_per_ki_token.value_or(config.prefetch_timeout_per_ki_token);
+      extra.prefetch_timeout_per_ki_token.value_or(config.prefetch_timeout_per_ki_token);
   config.prefetch_timeout_max =
-      extra->prefetch_timeout_max.value_or(std::max(config.prefetch_timeout_max, config.prefetch_timeout_base));
+      extra.prefetch_timeout_max.value_or(std::max(config.prefetch_timeout_max, config.prefetch_timeout_base));
   if (!options.tenant_limits.empty()) {
     Result<TenantLimits> limits = load_tenant_limits(options.tenant_limits, files);
     if (!limits.is_ok()) return Status(limits.status().code(), "--tenant-limits: " + limits.status().message());

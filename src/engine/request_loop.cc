@@ -126,9 +126,7 @@ Status RequestLoop::begin(Sequence& sequence) {
   request.salt = sequence.request.salt;
   request.priority = sequence.request.priority;
   request.will_return = sequence.request.will_return;
-  const Result<RequestId> id = parts_.cache->begin(request);
-  if (!id.is_ok()) return id.status();
-  sequence.id = *id;
+  LARDER_ASSIGN_OR_RETURN(sequence.id, parts_.cache->begin(request));
   return Status::ok();
 }
 

@@ -32,15 +32,15 @@ std::uint32_t compute_threads(const Options& options) {
 Result<std::unique_ptr<Scheduler>> Scheduler::create(const Options& options, FileSystem& files, Clock& clock,
                                                      MetricsRegistry& metrics, const MoreBackends& more,
                                                      const OpenDevice& open) {
-  Result<std::unique_ptr<Composition>> parts = Composition::create(options, files, clock, metrics, more, open);
-  if (!parts.is_ok()) return parts.status();
-  LARDER_RETURN_IF_ERROR(check_tokenizer((*parts)->model));
-  Composition& p = **parts;
-  Result<std::unique_ptr<ReferenceEngine>> engine =
-      p.device->is_host_memory() ? ReferenceEngine::create(p.model, *p.device_pools, compute_threads(options))
-                                 : make_mirrored_engine(p.model, *p.device, *p.device_pools, compute_threads(options));
-  if (!engine.is_ok()) return engine.status();
-  auto scheduler = std::make_unique<SchedulerImpl>(std::move(parts).value(), std::move(engine).value(), clock, metrics);
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<Composition> parts,
+                          Composition::create(options, files, clock, metrics, more, open));
+  LARDER_RETURN_IF_ERROR(check_tokenizer(parts->model));
+  Composition& p = *parts;
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<ReferenceEngine> engine,
+                          p.device->is_host_memory()
+                              ? ReferenceEngine::create(p.model, *p.device_pools, compute_threads(options))
+                              : make_mirrored_engine(p.model, *p.device, *p.device_pools, compute_threads(options)));
+  auto scheduler = std::make_unique<SchedulerImpl>(std::move(parts), std::move(engine), clock, metrics);
   LARDER_RETURN_IF_ERROR(scheduler->start_thread());
   return std::unique_ptr<Scheduler>(std::move(scheduler));
 }
@@ -295,6 +295,16 @@ void SchedulerImpl::fail() noexcept {
   }
   log_error("engine/scheduler", failure.message());
   drop_mail();
+  try {  // first: who is told its end sees no request run any more
+    SchedulerStats last;
+    {
+      LockGuard guard(mutex_);
+      last_stats_.running = last_stats_.queued = 0;
+      last = last_stats_;
+    }
+    metrics_.publish(last, parts_->model.page_size);
+  } catch (...) {  // no memory: the numbers stay what they were
+  }
   loop_.fail_all(failure);
 }
 

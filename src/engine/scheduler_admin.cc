@@ -229,16 +229,14 @@ StorageView SchedulerImpl::storage() {
 
 Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
   // Not a view of a while ago: what is attached decides what is done. A step may be long.
-  const Result<StorageView> look = look_at_storage(answer_wait(limit, CommandKind::kChanges));
-  if (!look.is_ok()) return look.status();
-  const StorageView& now = *look;
+  LARDER_ASSIGN_OR_RETURN(const StorageView look, look_at_storage(answer_wait(limit, CommandKind::kChanges)));
+  const StorageView& now = look;
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
   if (now.backend == request.backend && !request.replace && parts_->host_pools != nullptr) {
     // As the reference: the same backend again changes the policies only.
-    const Result<ExtraConfig> extra = parse_attach(*parts_, request);
-    if (!extra.is_ok()) return extra.status();
+    LARDER_ASSIGN_OR_RETURN(const ExtraConfig extra, parse_attach(*parts_, request));
     return call_status(
-        [this, request, asked = extra->backend](const Promise<Done>& promise) {
+        [this, request, asked = extra.backend](const Promise<Done>& promise) {
           if (!request.extra_config.empty() && asked != storage_options_) {
             return promise->set_value({conflict(
                 "HiCache storage backend '" + request.backend +
@@ -255,13 +253,11 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
     return conflict("HiCache storage backend is already enabled with backend '" + now.backend +
                     "'. Cannot attach different backend '" + request.backend + "'. Detach first.");
   }
-  Result<PreparedStorage> prepared = prepare_storage(request, limit);
-  if (!prepared.is_ok()) return prepared.status();
-  Result<PreparedStorage> previous = switch_storage(std::move(prepared).value(), limit);
-  if (!previous.is_ok()) return previous.status();
+  LARDER_ASSIGN_OR_RETURN(PreparedStorage prepared, prepare_storage(request, limit));
+  LARDER_ASSIGN_OR_RETURN(PreparedStorage previous, switch_storage(std::move(prepared), limit));
   // As in a detach: what is in flight is waited for, so that who switches back finds the store closed.
-  if (previous->backend) (void)previous->backend->close(std::min(limit, kDrainLimit));
-  retire_storage(std::move(previous).value());
+  if (previous.backend) (void)previous.backend->close(std::min(limit, kDrainLimit));
+  retire_storage(std::move(previous));
   log_info("engine/storage",
            "attached " + request.backend + (now.backend.empty() ? "" : " in place of " + now.backend));
   return Status::ok();
@@ -269,14 +265,13 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
 
 // On the caller's thread and not on the loop's: opening a large store takes seconds.
 Result<PreparedStorage> SchedulerImpl::prepare_storage(const AttachRequest& request, Nanos limit) {
-  const Result<ExtraConfig> extra = parse_attach(*parts_, request);
-  if (!extra.is_ok()) return extra.status();
+  LARDER_ASSIGN_OR_RETURN(const ExtraConfig extra, parse_attach(*parts_, request));
   const auto failed = [&](const Status& why) {
     return Status(why.code(), "Failed to attach storage backend '" + request.backend + "': " + why.message());
   };
-  Result<std::unique_ptr<StoragePipeline>> made = parts_->make_backend(request.backend, extra->backend);
+  Result<std::unique_ptr<StoragePipeline>> made = parts_->make_backend(request.backend, extra.backend);
   if (!made.is_ok()) return failed(made.status());
-  PreparedStorage prepared{request, std::move(made).value(), extra->backend};
+  PreparedStorage prepared{request, std::move(made).value(), extra.backend};
   if (!request.probe) return prepared;
   std::uint64_t seed = 0;  // others may probe the same store at the same moment
   if (::RAND_bytes(reinterpret_cast<unsigned char*>(&seed), sizeof seed) != 1) {

@@ -500,7 +500,6 @@ TEST_F(SchedulerTest, CancelFlushAndShutdownEndEveryRequestOnce) {
   }
 }
 
-// A loop that has ended by an exception must not look like one that is busy.
 TEST_F(SchedulerTest, WhoHasAllThatItWantsIsNotAborted) {
   start(small_options("gqa-tiny"));
   Collector collector;
@@ -517,6 +516,7 @@ TEST_F(SchedulerTest, WhoHasAllThatItWantsIsNotAborted) {
   ASSERT_TRUE(scheduler_->flush(kLimit));
 }
 
+// A loop that has ended by an exception must not look like one that is busy.
 TEST_F(SchedulerTest, AnExceptionEndsEveryRequestAndIsReported) {
   std::atomic<bool> is_broken = false;
   Options options = small_options("gqa-tiny");
@@ -529,6 +529,7 @@ TEST_F(SchedulerTest, AnExceptionEndsEveryRequestAndIsReported) {
   for (std::size_t i = 0; i < collectors.size(); ++i) {
     ASSERT_TRUE(scheduler_->submit(request_of(random_prompt(i, 200), 1'500), collectors[i].update()).is_ok());
   }
+  (void)scheduler_->stats();  // from now on it remembers requests
   std::promise<Status> flushed;
   ThreadPoolExecutor other("other", 1, 1);
   ASSERT_TRUE(other.post([&] { flushed.set_value(scheduler_->flush(kLimit)); }).is_ok());
@@ -544,6 +545,12 @@ TEST_F(SchedulerTest, AnExceptionEndsEveryRequestAndIsReported) {
   EXPECT_EQ(scheduler_->submit(request_of({1}, 1), {}).status().code(), StatusCode::kInternal);
   EXPECT_EQ(scheduler_->quiesce(kLimit).code(), StatusCode::kInternal);
   EXPECT_EQ(scheduler_->storage().backend, "");
+  const SchedulerStats after = scheduler_->stats();
+  EXPECT_EQ(after.running + after.queued, 0u);
+  for (const char* line :
+       {"sglang:num_running_reqs{model_name=\"gqa-tiny\"} 0\n", "sglang:num_queue_reqs{model_name=\"gqa-tiny\"} 0\n"}) {
+    EXPECT_NE(metrics_.render().find(line), std::string::npos) << line;
+  }
   scheduler_.reset();  // does not hang
 }
 

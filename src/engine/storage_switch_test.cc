@@ -78,10 +78,9 @@ class QueueingBackend final : public support::PassingBackend {
     (void)gate_.wait_idle(Nanos(-1));
   }
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    Result<OperationGate::Ticket> ticket = gate_.enter();
-    if (!ticket.is_ok()) return ticket.status();
+    LARDER_ASSIGN_OR_RETURN(OperationGate::Ticket ticket, gate_.enter());
     using WriteOperation = Operation<WriteRequest, WriteResult>;
-    auto op = std::make_shared<WriteOperation>(std::move(request), std::move(done), std::move(ticket).value());
+    auto op = std::make_shared<WriteOperation>(std::move(request), std::move(done), std::move(ticket));
     return threads_.post([op] {
       std::size_t sum = 0;
       for (const PageGroup& group : op->request.groups) {

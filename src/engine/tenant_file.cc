@@ -23,9 +23,8 @@ Result<std::string> text_at(const Tree& value, std::string_view place, std::stri
 // floor or ceiling; false: it is neither.
 Result<bool> read_bound(const TreeEntry& entry, std::string_view place, TenantBounds& out) {
   if (entry.first != "floor" && entry.first != "ceiling") return false;
-  const Result<std::string> text = text_at(entry.second, place, entry.first);
-  if (!text.is_ok()) return text.status();
-  const Result<TierShare> share = parse_tier_share(*text);
+  LARDER_ASSIGN_OR_RETURN(const std::string text, text_at(entry.second, place, entry.first));
+  const Result<TierShare> share = parse_tier_share(text);
   if (!share.is_ok()) return invalid_argument(fmt::format("{}: {}: {}", place, entry.first, share.status().message()));
   (entry.first == "floor" ? out.floor : out.ceiling) = *share;
   return true;
@@ -35,9 +34,8 @@ Status read_tier(const Tree& tree, const std::string& place, TenantBounds& out) 
   const auto* table = tree.as<Tree::Table>();
   if (table == nullptr) return invalid_argument(place + " must be an object with floor and ceiling");
   for (const TreeEntry& entry : *table) {
-    const Result<bool> is_bound = read_bound(entry, place, out);
-    if (!is_bound.is_ok()) return is_bound.status();
-    if (!*is_bound) return unknown_key(place, entry.first, "floor, ceiling");
+    LARDER_ASSIGN_OR_RETURN(const bool is_bound, read_bound(entry, place, out));
+    if (!is_bound) return unknown_key(place, entry.first, "floor, ceiling");
   }
   return Status::ok();
 }
@@ -89,12 +87,10 @@ Result<TenantRule> read_rule(const Tree& tree, const std::string& place) {
   TenantBounds both;
   int salts = 0;
   for (const TreeEntry& entry : *table) {
-    const Result<bool> is_identity = read_identity(entry, place, rule, salts);
-    if (!is_identity.is_ok()) return is_identity.status();
-    if (*is_identity) continue;
-    const Result<bool> is_bound = read_bounds(entry, place, both, rule.bounds);
-    if (!is_bound.is_ok()) return is_bound.status();
-    if (!*is_bound) return unknown_key(place, entry.first, kTenantKeys);
+    LARDER_ASSIGN_OR_RETURN(const bool is_identity, read_identity(entry, place, rule, salts));
+    if (is_identity) continue;
+    LARDER_ASSIGN_OR_RETURN(const bool is_bound, read_bounds(entry, place, both, rule.bounds));
+    if (!is_bound) return unknown_key(place, entry.first, kTenantKeys);
   }
   if (salts != 1) {
     return invalid_argument(fmt::format("{} ({}) needs one of salt, salt_sha256 and salt_prefix, and has {}", place,
@@ -125,9 +121,8 @@ Result<TenantLimits> read_tenant_limits(const Tree& tree, std::string_view sourc
       if (bounds == nullptr) return invalid_argument(name + ": others must be an object with a ceiling");
       TenantBounds both;
       for (const TreeEntry& entry : *bounds) {
-        const Result<bool> is_bound = read_bounds(entry, name + ": others", both, limits.others);
-        if (!is_bound.is_ok()) return is_bound.status();
-        if (!*is_bound) return unknown_key(name + ": others", entry.first, "ceiling, device, host");
+        LARDER_ASSIGN_OR_RETURN(const bool is_bound, read_bounds(entry, name + ": others", both, limits.others));
+        if (!is_bound) return unknown_key(name + ": others", entry.first, "ceiling, device, host");
       }
       fill_in(both, limits.others);
     } else {
@@ -140,11 +135,9 @@ Result<TenantLimits> read_tenant_limits(const Tree& tree, std::string_view sourc
 }
 
 Result<TenantLimits> load_tenant_limits(const std::string& path, FileSystem& files) {
-  const Result<std::string> text = read_text_file(files, path);
-  if (!text.is_ok()) return text.status();
-  const Result<Tree> tree = parse_config_text(*text, path);
-  if (!tree.is_ok()) return tree.status();
-  return read_tenant_limits(*tree, path);
+  LARDER_ASSIGN_OR_RETURN(const std::string text, read_text_file(files, path));
+  LARDER_ASSIGN_OR_RETURN(const Tree tree, parse_config_text(text, path));
+  return read_tenant_limits(tree, path);
 }
 
 }  // namespace larder

@@ -12,9 +12,8 @@ namespace larder {
 namespace {
 
 Result<TenantLimits> read(const std::string& json) {
-  const Result<Tree> tree = parse_json_tree(json, "limits.json");
-  if (!tree.is_ok()) return tree.status();
-  return read_tenant_limits(*tree, "limits.json");
+  LARDER_ASSIGN_OR_RETURN(const Tree tree, parse_json_tree(json, "limits.json"));
+  return read_tenant_limits(tree, "limits.json");
 }
 
 // A tenant with these members beside its name and salt.

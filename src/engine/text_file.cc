@@ -11,18 +11,17 @@ namespace larder {
 Result<std::string> read_text_file(FileSystem& files, const std::string& path, std::uint64_t max_bytes) {
   Result<std::unique_ptr<File>> file = files.open(path, OpenOptions{});
   if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t size, (*file)->size_bytes());
   const auto too_large = [&](const std::string& has) {
     return invalid_argument(path + " has " + has + " bytes; such a file has at most " + std::to_string(max_bytes));
   };
-  if (*size > max_bytes) return too_large(std::to_string(*size));
-  if (*size == 0 && (*file)->native_handle() >= 0) {
+  if (size > max_bytes) return too_large(std::to_string(size));
+  if (size == 0 && (*file)->native_handle() >= 0) {
     Result<std::string> piped = read_piped_text((*file)->native_handle(), path, max_bytes);
     if (piped.is_ok() && piped->size() > max_bytes) return too_large("more");
     return piped;
   }
-  std::string text(static_cast<std::size_t>(*size), '\0');
+  std::string text(static_cast<std::size_t>(size), '\0');
   LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span<char>(text)), 0));
   return text;
 }

@@ -111,9 +111,8 @@ struct Reading {
 Result<KvEventConfig> parse_kv_event_config(std::string_view text) {
   Reading reading;
   if (text.empty()) return reading.config;
-  const Result<Tree> tree = parse_json_tree(text, kOption);
-  if (!tree.is_ok()) return tree.status();
-  const auto* const table = tree->as<Tree::Table>();
+  LARDER_ASSIGN_OR_RETURN(const Tree tree, parse_json_tree(text, kOption));
+  const auto* const table = tree.as<Tree::Table>();
   if (table == nullptr) {
     return invalid_argument(std::string(kOption) + ": expected a JSON object, such as {\"publisher\":\"zmq\"}");
   }

@@ -118,13 +118,12 @@ Result<HttpReply> HttpMetadata::ask(const std::string& message) {
 }
 
 Result<std::string> HttpMetadata::exchange(const std::string& message) {
-  Result<HttpReply> reply = ask(message);
-  if (!reply.is_ok()) return reply.status();
-  if (!metadata::is_wire_answer(reply->body)) {
-    return reply->status == 200 ? unsupported("the metadata server's answer is in another language")
-                                : foreign_answer(*reply);
+  LARDER_ASSIGN_OR_RETURN(HttpReply reply, ask(message));
+  if (!metadata::is_wire_answer(reply.body)) {
+    return reply.status == 200 ? unsupported("the metadata server's answer is in another language")
+                               : foreign_answer(reply);
   }
-  return std::move(reply->body);
+  return std::move(reply.body);
 }
 
 }  // namespace larder

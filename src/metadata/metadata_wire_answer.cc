@@ -90,9 +90,8 @@ class Request {
     const MetadataNamespace name = in_.name();
     const auto pages = in_.number<std::uint64_t>();
     LARDER_RETURN_IF_ERROR(finish());
-    const Result<std::uint64_t> given = service_.initialize(name, pages);
-    if (!given.is_ok()) return given.status();
-    return count_answer(WireOperation::kInitialize, *given);
+    LARDER_ASSIGN_OR_RETURN(const std::uint64_t given, service_.initialize(name, pages));
+    return count_answer(WireOperation::kInitialize, given);
   }
 
   Result<std::string> find() {
@@ -108,10 +107,9 @@ class Request {
       for (std::string_view& one : wanted[i].keys) one = key();
     }
     LARDER_RETURN_IF_ERROR(finish());
-    const auto found = service_.find(wanted, lease);
-    if (!found.is_ok()) return found.status();
+    LARDER_ASSIGN_OR_RETURN(const auto found, service_.find(wanted, lease));
     MessageWriter out = answer_to(WireOperation::kFind, 17 * keys_);
-    for (const auto& group : *found) {
+    for (const auto& group : found) {
       for (const std::optional<PageRef>& ref : group) {
         out.number(static_cast<std::uint8_t>(ref ? 1 : 0));
         if (ref) out.ref(*ref);
@@ -151,10 +149,9 @@ class Request {
       read_wishes(wanted[i].items);
     }
     LARDER_RETURN_IF_ERROR(finish());
-    const auto given = service_.reserve(session, wanted, ttl);
-    if (!given.is_ok()) return given.status();
+    LARDER_ASSIGN_OR_RETURN(const auto given, service_.reserve(session, wanted, ttl));
     MessageWriter out = answer_to(WireOperation::kReserve, 17 * keys_);
-    for (const auto& group : *given) {
+    for (const auto& group : given) {
       for (const Reserved& one : group) {
         out.number(static_cast<std::uint8_t>(one.outcome));
         if (one.outcome == ReserveOutcome::kReserved || one.outcome == ReserveOutcome::kStored) out.ref(one.ref);
@@ -175,10 +172,9 @@ class Request {
     for (auto& group : request.groups) read_items(group);
     read_items(request.release);
     LARDER_RETURN_IF_ERROR(finish());
-    const auto done = service_.confirm(request);
-    if (!done.is_ok()) return done.status();
+    LARDER_ASSIGN_OR_RETURN(const auto done, service_.confirm(request));
     MessageWriter out = answer_to(WireOperation::kConfirm);
-    for (const Status& status : *done) {
+    for (const Status& status : done) {
       out.number(static_cast<std::uint8_t>(status.code()));
       out.key(std::string_view(status.message()).substr(0, kMaxTextBytes));
     }
@@ -190,27 +186,24 @@ class Request {
     std::vector<ConfirmItem> items;
     read_items(items);
     LARDER_RETURN_IF_ERROR(finish());
-    const auto removed = service_.remove(items);
-    if (!removed.is_ok()) return removed.status();
-    return count_answer(WireOperation::kRemove, *removed);
+    LARDER_ASSIGN_OR_RETURN(const auto removed, service_.remove(items));
+    return count_answer(WireOperation::kRemove, removed);
   }
 
   Result<std::string> clear() {
     const MetadataNamespace name = in_.name();
     const std::string_view prefix = key();
     LARDER_RETURN_IF_ERROR(finish());
-    const auto cleared = service_.clear(name, prefix);
-    if (!cleared.is_ok()) return cleared.status();
-    return count_answer(WireOperation::kClear, *cleared);
+    LARDER_ASSIGN_OR_RETURN(const auto cleared, service_.clear(name, prefix));
+    return count_answer(WireOperation::kClear, cleared);
   }
 
   Result<std::string> stats() {
     LARDER_RETURN_IF_ERROR(finish());
-    const auto all = service_.stats();
-    if (!all.is_ok()) return all.status();
+    LARDER_ASSIGN_OR_RETURN(const auto all, service_.stats());
     MessageWriter out = answer_to(WireOperation::kStats);
-    out.number(static_cast<std::uint32_t>(all->size()));
-    for (const auto& [name, stats] : *all) {
+    out.number(static_cast<std::uint32_t>(all.size()));
+    for (const auto& [name, stats] : all) {
       out.name(name);
       for (const std::uint64_t number : {stats.pages, stats.free, stats.reserved, stats.stored, stats.quarantined,
                                          stats.leased, stats.evicted, stats.expired, stats.refused}) {

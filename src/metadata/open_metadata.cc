@@ -15,9 +15,7 @@ namespace {
 Result<std::shared_ptr<MetadataService>> open_embedded(const MetadataOptions& options, Clock& clock) {
   std::unique_ptr<metadata::Journal> journal;
   if (!options.directory.empty()) {
-    Result<std::unique_ptr<metadata::Journal>> opened = metadata::open_rocksdb_journal(options.directory, clock);
-    if (!opened.is_ok()) return opened.status();
-    journal = std::move(opened).value();
+    LARDER_ASSIGN_OR_RETURN(journal, metadata::open_rocksdb_journal(options.directory, clock));
   }
   Result<std::unique_ptr<EmbeddedMetadata>> made = EmbeddedMetadata::create({}, clock, std::move(journal));
   if (!made.is_ok()) return made.status();
@@ -30,9 +28,8 @@ Result<std::shared_ptr<MetadataService>> open_http(const MetadataOptions& option
   http.api_key = options.api_key;
   http.ca_file = options.ca_file;
   http.timeout = options.timeout;
-  Result<std::unique_ptr<HttpMetadata>> made = HttpMetadata::create(http, clock);
-  if (!made.is_ok()) return made.status();
-  return std::shared_ptr<MetadataService>(std::move(made).value());
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<HttpMetadata> made, HttpMetadata::create(http, clock));
+  return std::shared_ptr<MetadataService>(std::move(made));
 }
 
 Result<std::shared_ptr<MetadataService>> open_redis(const MetadataOptions& options) {
@@ -40,9 +37,8 @@ Result<std::shared_ptr<MetadataService>> open_redis(const MetadataOptions& optio
   redis.url = options.url;
   redis.ca_file = options.ca_file;
   redis.timeout = options.timeout;
-  Result<std::unique_ptr<RedisMetadata>> made = RedisMetadata::create(redis);
-  if (!made.is_ok()) return made.status();
-  return std::shared_ptr<MetadataService>(std::move(made).value());
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<RedisMetadata> made, RedisMetadata::create(redis));
+  return std::shared_ptr<MetadataService>(std::move(made));
 }
 
 }  // namespace

@@ -96,10 +96,9 @@ Result<std::unique_ptr<RedisConnection>> RedisConnection::open(const RedisAddres
 
 Status RedisConnection::greet(const RedisAddress& address, TimePoint deadline) {
   const auto expect_ok = [&](std::initializer_list<std::string_view> words) -> Status {
-    const Result<RedisReply> reply = call(std::span(words.begin(), words.size()), deadline);
-    if (!reply.is_ok()) return reply.status();
-    if (reply->kind == RedisReply::Kind::kText && reply->text == "OK") return Status::ok();
-    const std::string said = reply->kind == RedisReply::Kind::kError ? reply->text : "an answer that makes no sense";
+    LARDER_ASSIGN_OR_RETURN(const RedisReply reply, call(std::span(words.begin(), words.size()), deadline));
+    if (reply.kind == RedisReply::Kind::kText && reply.text == "OK") return Status::ok();
+    const std::string said = reply.kind == RedisReply::Kind::kError ? reply.text : "an answer that makes no sense";
     return broken(unavailable(server_ + ": " + std::string(*words.begin()) + ": " + said));
   };
   if (!address.password.empty()) LARDER_RETURN_IF_ERROR(expect_ok({"AUTH", address.password}));
@@ -110,13 +109,12 @@ Status RedisConnection::greet(const RedisAddress& address, TimePoint deadline) {
 // A server that does not tell is served all the same, unless it is because it does not know us.
 Status RedisConnection::ask_facts(TimePoint deadline) {
   const std::string_view info_words[] = {"INFO", "server"};
-  const Result<RedisReply> info = call(info_words, deadline);
-  if (!info.is_ok()) return info.status();
+  LARDER_ASSIGN_OR_RETURN(const RedisReply info, call(info_words, deadline));
   for (const std::string_view code : {"NOAUTH", "LOADING", "MASTERDOWN"}) {
-    if (info->kind != RedisReply::Kind::kError || !info->text.starts_with(code)) continue;
-    return broken(unavailable(server_ + ": " + info->text));
+    if (info.kind != RedisReply::Kind::kError || !info.text.starts_with(code)) continue;
+    return broken(unavailable(server_ + ": " + info.text));
   }
-  if (info->kind == RedisReply::Kind::kText) facts_.run_id = info_field(info->text, "run_id:");
+  if (info.kind == RedisReply::Kind::kText) facts_.run_id = info_field(info.text, "run_id:");
   Status failed;
   const auto setting = [&](std::string_view name) -> std::optional<std::string> {
     const std::string_view words[] = {"CONFIG", "GET", name};

@@ -151,8 +151,7 @@ std::string_view metadata::redis_durability_name(RedisDurability durability) {
 
 Result<std::unique_ptr<RedisMetadata>> RedisMetadata::create(const RedisMetadataOptions& options) {
   LARDER_RETURN_IF_ERROR(metadata::RedisConnection::built());
-  Result<metadata::RedisAddress> address = metadata::parse_redis_url(options.url, options.ca_file);
-  if (!address.is_ok()) return address.status();
+  LARDER_ASSIGN_OR_RETURN(metadata::RedisAddress address, metadata::parse_redis_url(options.url, options.ca_file));
   const Nanos zero{0}, longest = std::chrono::hours(24 * 365);
   const auto is_between = [&](Nanos value, Nanos low) { return value >= low && value <= longest; };
   if (!is_between(options.max_lease, zero) || !is_between(options.max_ttl, Nanos{1}) ||
@@ -162,7 +161,7 @@ Result<std::unique_ptr<RedisMetadata>> RedisMetadata::create(const RedisMetadata
     return invalid_argument(
         "metadata on Redis: the times (up to a year) and limits must be positive, the prefix not empty");
   }
-  return std::unique_ptr<RedisMetadata>(new RedisMetadata(options, std::move(address).value()));
+  return std::unique_ptr<RedisMetadata>(new RedisMetadata(options, std::move(address)));
 }
 
 std::string RedisMetadata::base_of(const MetadataNamespace& name_space) const {
@@ -192,9 +191,8 @@ Result<RedisMetadata::Lent> RedisMetadata::borrow(TimePoint deadline) {
   }
   const bool is_fresh = !loan->connection();
   if (is_fresh) {
-    auto opened = metadata::RedisConnection::open(address_, options_.connect_timeout, deadline);
-    if (!opened.is_ok()) return opened.status();
-    loan->connection() = std::move(*opened);
+    LARDER_ASSIGN_OR_RETURN(auto opened, metadata::RedisConnection::open(address_, options_.connect_timeout, deadline));
+    loan->connection() = std::move(opened);
   }
   LARDER_RETURN_IF_ERROR(look_at((*loan)->facts()));
   return Lent{std::move(*loan), is_fresh};
@@ -223,14 +221,13 @@ Result<std::vector<RedisReply>> RedisMetadata::run(RedisOperation operation, con
   Result<RedisReply> reply = unavailable("redis: not reached");
   // Every connection of the pool may be one of before a restart, and each costs an attempt.
   for (std::size_t attempt = 0; attempt <= options_.connections; ++attempt) {
-    Result<Lent> lent = borrow(deadline);
-    if (!lent.is_ok()) return lent.status();
-    std::unique_ptr<metadata::RedisConnection>& connection = lent->loan.connection();
+    LARDER_ASSIGN_OR_RETURN(Lent lent, borrow(deadline));
+    std::unique_ptr<metadata::RedisConnection>& connection = lent.loan.connection();
     reply = evaluate(*connection, operation, command, deadline);
     const bool only_reads = reply.is_ok() && is_from_replica(*reply);
     if (connection->is_broken() || only_reads) connection.reset();
     const bool is_broken_off = !reply.is_ok() && reply.status().code() == StatusCode::kUnavailable;
-    if (lent->is_fresh || !(is_broken_off || only_reads)) break;
+    if (lent.is_fresh || !(is_broken_off || only_reads)) break;
     pool_.drop_idle();  // they are of the same age
   }
   if (!reply.is_ok()) return reply.status();
@@ -261,9 +258,9 @@ Result<std::uint64_t> RedisMetadata::initialize(const MetadataNamespace& name_sp
   command.add(registry_);
   command.add_text(name_space.text());
   command.add_number(options_.max_namespaces);
-  const auto answer = run(RedisOperation::kInitialize, command, real_clock().now() + options_.timeout);
-  if (!answer.is_ok()) return answer.status();
-  const auto given = answer->size() == 1 ? count_of(answer->front()) : std::nullopt;
+  LARDER_ASSIGN_OR_RETURN(const auto answer,
+                          run(RedisOperation::kInitialize, command, real_clock().now() + options_.timeout));
+  const auto given = answer.size() == 1 ? count_of(answer.front()) : std::nullopt;
   if (!given || *given == 0 || *given > kMaxNamespacePages) return nonsense();
   return *given;
 }
@@ -291,15 +288,14 @@ Result<std::vector<std::vector<std::optional<PageRef>>>> RedisMetadata::find(std
       for (std::size_t i = piece.from; i < piece.to; ++i) command.add(wanted[piece.entry].keys[i]);
       count += piece.to - piece.from;
     }
-    const auto found = run(RedisOperation::kFind, command, deadline);
-    if (!found.is_ok()) return found.status();
-    if (found->size() != 2 * count) return nonsense();
+    LARDER_ASSIGN_OR_RETURN(const auto found, run(RedisOperation::kFind, command, deadline));
+    if (found.size() != 2 * count) return nonsense();
     std::size_t at = 0;
     for (const Piece& piece : row) {
       for (std::size_t i = piece.from; i < piece.to; ++i, at += 2) {
-        const RedisReply& page = (*found)[at];
+        const RedisReply& page = found[at];
         const bool is_absent = page.kind == RedisReply::Kind::kInteger && page.integer == -1;
-        const std::optional<PageRef> ref = ref_of(page, (*found)[at + 1]);
+        const std::optional<PageRef> ref = ref_of(page, found[at + 1]);
         if (!ref && !is_absent) return nonsense();
         answer[piece.entry].push_back(ref);
       }
@@ -335,14 +331,13 @@ Result<std::vector<std::vector<Reserved>>> RedisMetadata::reserve(const Metadata
       }
       count += piece.to - piece.from;
     }
-    const auto got = run(RedisOperation::kReserve, command, deadline);
-    if (!got.is_ok()) return got.status();
-    if (got->size() != 3 * count) return nonsense();
+    LARDER_ASSIGN_OR_RETURN(const auto got, run(RedisOperation::kReserve, command, deadline));
+    if (got.size() != 3 * count) return nonsense();
     std::size_t at = 0;
     for (const Piece& piece : row) {
       for (std::size_t i = piece.from; i < piece.to; ++i, at += 3) {
-        const auto outcome = count_of((*got)[at]);
-        const auto ref = ref_of((*got)[at + 1], (*got)[at + 2]);
+        const auto outcome = count_of(got[at]);
+        const auto ref = ref_of(got[at + 1], got[at + 2]);
         if (!outcome || *outcome > 3 || !ref) return nonsense();
         answer[piece.entry].push_back({static_cast<ReserveOutcome>(*outcome), *ref});
       }
@@ -368,10 +363,9 @@ Status RedisMetadata::confirm_some(const ConfirmRequest& request, std::size_t fr
   for (std::size_t group = from; group < to; ++group) add_items(request.groups[group]);
   add_items(is_last ? request.release : std::vector<ConfirmItem>());
   command.add_number(request.released_rest ? 1 : 0);
-  const auto confirmed = run(RedisOperation::kConfirm, command, deadline);
-  if (!confirmed.is_ok()) return confirmed.status();
-  if (confirmed->size() != to - from) return nonsense();
-  for (const RedisReply& group : *confirmed) {
+  LARDER_ASSIGN_OR_RETURN(const auto confirmed, run(RedisOperation::kConfirm, command, deadline));
+  if (confirmed.size() != to - from) return nonsense();
+  for (const RedisReply& group : confirmed) {
     const auto verdict = count_of(group);
     if (!verdict || *verdict > 1) return nonsense();
     answer.push_back(*verdict == 1 ? Status::ok()
@@ -424,9 +418,8 @@ Result<std::uint64_t> RedisMetadata::remove(std::span<const ConfirmItem> items) 
       command.add_number(item.ref.page);
       command.add_number(item.ref.generation);
     }
-    const auto answer = run(RedisOperation::kRemove, command, deadline);
-    if (!answer.is_ok()) return answer.status();
-    const auto count = answer->size() == 1 ? count_of(answer->front()) : std::nullopt;
+    LARDER_ASSIGN_OR_RETURN(const auto answer, run(RedisOperation::kRemove, command, deadline));
+    const auto count = answer.size() == 1 ? count_of(answer.front()) : std::nullopt;
     if (!count || *count > some.size()) return nonsense();
     removed += *count;
   }
@@ -446,13 +439,12 @@ Result<std::uint64_t> RedisMetadata::clear(const MetadataNamespace& name_space, 
     command.add_number(kPagesPerClear);
     command.add(bound);
     const TimePoint deadline = std::min(end, real_clock().now() + options_.timeout);
-    const auto answer = run(RedisOperation::kClear, command, deadline);
-    if (!answer.is_ok()) return answer.status();
-    if (answer->size() != 3 || (*answer)[1].kind != RedisReply::Kind::kInteger) return nonsense();
-    const auto count = count_of((*answer)[0]), generation = count_of((*answer)[2]);
+    LARDER_ASSIGN_OR_RETURN(const auto answer, run(RedisOperation::kClear, command, deadline));
+    if (answer.size() != 3 || answer[1].kind != RedisReply::Kind::kInteger) return nonsense();
+    const auto count = count_of(answer[0]), generation = count_of(answer[2]);
     if (!count || *count > kPagesPerClear || !generation) return nonsense();
     dropped += *count;
-    const std::int64_t next = (*answer)[1].integer;
+    const std::int64_t next = answer[1].integer;
     if (next == -1) return dropped;
     if (next <= static_cast<std::int64_t>(page) || next > static_cast<std::int64_t>(kMaxNamespacePages)) {
       return nonsense();
@@ -466,16 +458,16 @@ Result<std::map<MetadataNamespace, NamespaceStats>> RedisMetadata::stats() {
   constexpr std::size_t kColumns = 10;
   Command command;
   command.add(registry_);
-  const auto answer = run(RedisOperation::kStats, command, real_clock().now() + options_.timeout);
-  if (!answer.is_ok()) return answer.status();
-  if (answer->size() % kColumns != 0) return nonsense();
+  LARDER_ASSIGN_OR_RETURN(const auto answer,
+                          run(RedisOperation::kStats, command, real_clock().now() + options_.timeout));
+  if (answer.size() % kColumns != 0) return nonsense();
   std::map<MetadataNamespace, NamespaceStats> all;
-  for (std::size_t row = 0; row < answer->size(); row += kColumns) {
-    const auto name_space = namespace_of((*answer)[row].text);
+  for (std::size_t row = 0; row < answer.size(); row += kColumns) {
+    const auto name_space = namespace_of(answer[row].text);
     if (!name_space) return nonsense();
     std::array<std::uint64_t, kColumns - 1> numbers{};
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const auto number = count_of((*answer)[row + 1 + i]);
+      const auto number = count_of(answer[row + 1 + i]);
       if (!number) return nonsense();
       numbers[i] = *number;
     }
@@ -486,9 +478,8 @@ Result<std::map<MetadataNamespace, NamespaceStats>> RedisMetadata::stats() {
 }
 
 Result<RedisDurability> RedisMetadata::durability() {
-  const Result<Lent> lent = borrow(real_clock().now() + options_.timeout);
-  if (!lent.is_ok()) return lent.status();
-  return lent->loan->facts().durability;
+  LARDER_ASSIGN_OR_RETURN(const Lent lent, borrow(real_clock().now() + options_.timeout));
+  return lent.loan->facts().durability;
 }
 
 }  // namespace larder

@@ -8,11 +8,9 @@ using metadata::WireOperation;
 template <class T, class Decode>
 Result<T> WireMetadata::call(WireOperation operation, const Result<std::string>& message, Decode decode) {
   if (!message.is_ok()) return message.status();
-  const Result<std::string> answer = exchange(*message);
-  if (!answer.is_ok()) return answer.status();
-  const Result<std::string_view> payload = metadata::open_answer(operation, *answer);
-  if (!payload.is_ok()) return payload.status();
-  return decode(*payload);
+  LARDER_ASSIGN_OR_RETURN(const std::string answer, exchange(*message));
+  LARDER_ASSIGN_OR_RETURN(const std::string_view payload, metadata::open_answer(operation, answer));
+  return decode(payload);
 }
 
 Result<std::uint64_t> WireMetadata::initialize(const MetadataNamespace& name_space, std::uint64_t pages) {

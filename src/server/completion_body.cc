@@ -129,9 +129,7 @@ Result<std::vector<TokenId>> prompt_of(const json& value, const std::string& pat
   if (value.is_string()) {
     tokens = encode(value.get_ref<const std::string&>());
   } else if (value.is_array()) {
-    Result<std::vector<TokenId>> read = tokens_of(value, path, model.vocab_size);
-    if (!read.is_ok()) return read.status();
-    tokens = std::move(*read);
+    LARDER_ASSIGN_OR_RETURN(tokens, tokens_of(value, path, model.vocab_size));
   } else {
     return invalid_argument(
         fmt::format("'{}' must be a string or an array of token ids, got {}", path, describe_json(value)));
@@ -258,9 +256,7 @@ Result<std::vector<ChatMessage>> messages_of(const json& value) {
     if (in.find("content") == nullptr && message.role != "assistant") {  // an answer may have called tools alone
       return invalid_argument(fmt::format("'{}.content' is missing", path));
     }
-    Result<std::string> content = content_of(value[i].value("content", json()), path + ".content");
-    if (!content.is_ok()) return content.status();
-    message.content = std::move(*content);
+    LARDER_ASSIGN_OR_RETURN(message.content, content_of(value[i].value("content", json()), path + ".content"));
     messages.push_back(std::move(message));
   }
   return messages;
@@ -282,9 +278,8 @@ void read_openai_common(JsonReader& in, Shared& shared, CompletionBody& out, con
 }  // namespace
 
 Result<CompletionBody> parse_generate_body(std::string_view text, const ModelSpec& model) {
-  Result<json> document = parse_json_object(text);
-  if (!document.is_ok()) return document.status();
-  JsonReader in(*document);
+  LARDER_ASSIGN_OR_RETURN(json document, parse_json_object(text));
+  JsonReader in(document);
   CompletionBody out;
   Shared shared;
   if (const json* params = in.find("sampling_params")) {
@@ -322,9 +317,8 @@ Result<CompletionBody> parse_generate_body(std::string_view text, const ModelSpe
 }
 
 Result<CompletionBody> parse_completions_body(std::string_view text, const ModelSpec& model) {
-  Result<json> document = parse_json_object(text);
-  if (!document.is_ok()) return document.status();
-  JsonReader in(*document);
+  LARDER_ASSIGN_OR_RETURN(json document, parse_json_object(text));
+  JsonReader in(document);
   CompletionBody out;
   Shared shared;
   read_openai_common(in, shared, out, model);
@@ -339,9 +333,8 @@ Result<CompletionBody> parse_completions_body(std::string_view text, const Model
 }
 
 Result<CompletionBody> parse_chat_body(std::string_view text, const ModelSpec& model) {
-  Result<json> document = parse_json_object(text);
-  if (!document.is_ok()) return document.status();
-  JsonReader in(*document);
+  LARDER_ASSIGN_OR_RETURN(json document, parse_json_object(text));
+  JsonReader in(document);
   CompletionBody out;
   Shared shared;
   read_openai_common(in, shared, out, model);
@@ -353,9 +346,8 @@ Result<CompletionBody> parse_chat_body(std::string_view text, const ModelSpec& m
   if (!in.is_ok()) return in.status();
   const json* messages = in.find("messages");
   if (!messages) return invalid_argument("no 'messages': send an array of {\"role\", \"content\"} objects");
-  Result<std::vector<ChatMessage>> read = messages_of(*messages);
-  if (!read.is_ok()) return read.status();
-  Result<std::vector<TokenId>> tokens = encode_chat(*read);
+  LARDER_ASSIGN_OR_RETURN(std::vector<ChatMessage> read, messages_of(*messages));
+  Result<std::vector<TokenId>> tokens = encode_chat(read);
   if (!tokens.is_ok()) return invalid_argument("'messages': " + tokens.status().message());
   add_prompt(std::move(*tokens), model, shared, kDefaultNewTokens, out);
   return out;

@@ -77,9 +77,8 @@ Status parse_keys(const std::string& name, const json& list, PageCheck& check, I
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string()) {
       return invalid_argument(fmt::format("'{}': {} must be [key, page], got {}", name, where, describe_json(entry)));
     }
-    const Result<std::uint64_t> page = check.take(entry[1], where);
-    if (!page.is_ok()) return page.status();
-    out.keys.emplace_back(std::string(stored_key(entry[0].get_ref<const std::string&>(), place)), *page);
+    LARDER_ASSIGN_OR_RETURN(const std::uint64_t page, check.take(entry[1], where));
+    out.keys.emplace_back(std::string(stored_key(entry[0].get_ref<const std::string&>(), place)), page);
     if (!seen.insert(out.keys.back().first).second) {
       return invalid_argument(fmt::format("'{}': {} names a key that was there before", name, where));
     }
@@ -139,15 +138,13 @@ class ImportedJournal final : public metadata::Journal {
 }  // namespace
 
 Result<std::vector<ImportedNamespace>> parse_reference_state(std::string_view text) {
-  const Result<json> document = parse_json_object(text, kAnyJsonValues);
-  if (!document.is_ok()) return document.status();
+  LARDER_ASSIGN_OR_RETURN(const json document, parse_json_object(text, kAnyJsonValues));
   std::vector<ImportedNamespace> all;
   std::set<MetadataNamespace> names;
-  for (const auto& [key, value] : document->items()) {
-    Result<MetadataNamespace> name = parse_name(key);
-    if (!name.is_ok()) return name.status();
+  for (const auto& [key, value] : document.items()) {
+    LARDER_ASSIGN_OR_RETURN(MetadataNamespace name, parse_name(key));
     ImportedNamespace& one = all.emplace_back();
-    one.name = std::move(*name);
+    one.name = std::move(name);
     if (!names.insert(one.name).second) {
       return invalid_argument("'" + key + "': the namespace '" + one.name.text() + "' is there twice");
     }

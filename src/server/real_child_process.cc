@@ -42,11 +42,12 @@ std::vector<int> named_descriptors(const std::vector<std::string>& arguments) {
   std::vector<int> named;
   for (const std::string& argument : arguments) {
     for (const std::string_view place : {"/dev/fd/", "/proc/self/fd/"}) {
-      const std::size_t at = argument.find(place);
-      if (at == std::string::npos) continue;
-      int number = -1;
-      (void)std::from_chars(argument.data() + at + place.size(), argument.data() + argument.size(), number);
-      if (number > STDERR_FILENO) named.push_back(number);
+      for (std::size_t at = argument.find(place); at != std::string::npos; at = argument.find(place, at)) {
+        at += place.size();
+        int number = -1;
+        (void)std::from_chars(argument.data() + at, argument.data() + argument.size(), number);
+        if (number > STDERR_FILENO) named.push_back(number);
+      }
     }
   }
   return named;

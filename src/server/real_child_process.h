@@ -24,7 +24,7 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   // arguments[0] is the executable's path. Standard error goes to `error_path` (appended) unless it is empty. Of our
-  // other descriptors it has those that an argument names as /dev/fd/N.
+  // other descriptors it has those that arguments name as /dev/fd/N.
   // kUnavailable: the system refuses.
   [[nodiscard]] Status start(const std::vector<std::string>& arguments, const std::string& error_path);
   // The next line of its standard output. kDeadlineExceeded after `limit`; kUnavailable: it has closed its output.

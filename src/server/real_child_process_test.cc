@@ -51,5 +51,21 @@ TEST(ChildProcess, AChildGetsTheDescriptorsThatItsArgumentsNameAndNoOthers) {
   for (const int descriptor : {named[0], named[1], other[0], other[1]}) ::close(descriptor);
 }
 
+// As `--lora <(one),<(another)` of a shell.
+TEST(ChildProcess, AnArgumentMayNameSeveralDescriptors) {
+  int first[2] = {-1, -1}, second[2] = {-1, -1};
+  ASSERT_EQ(::pipe(first), 0);
+  ASSERT_EQ(::pipe(second), 0);
+  ASSERT_EQ(::write(first[1], "one\n", 4), 4);
+  ASSERT_EQ(::write(second[1], "two\n", 4), 4);
+  const std::string places = "/dev/fd/" + std::to_string(first[0]) + ",/dev/fd/" + std::to_string(second[0]);
+  ChildProcess child;
+  const std::string script = "for place in $(echo $1 | tr , ' '); do read line < $place; echo $line; done";
+  ASSERT_TRUE(child.start({"/bin/sh", "-c", script, "sh", places}, "").is_ok());
+  EXPECT_EQ(child.read_line(kChildLimit).value_or(""), "one");
+  EXPECT_EQ(child.read_line(kChildLimit).value_or(""), "two");
+  for (const int descriptor : {first[0], first[1], second[0], second[1]}) ::close(descriptor);
+}
+
 }  // namespace
 }  // namespace larder

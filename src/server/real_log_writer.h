@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a server's log lines from a thread of its own: who reads them may stall, and nobody waits for that.
+// Writes a server's lines, of its log or for people, from a thread of its own: who reads them may stall, and nobody
+// waits for that.
 //
 //   any thread ── add ──► queue (1 MiB) ── writer thread ──► descriptor
 //                           └─ full: the line is left out, and a line says how many were, where they would stand
@@ -33,7 +34,8 @@ class LogWriter {
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
-  // Takes a line with its end. Does not wait. A line that cannot be written (nobody reads, a full disk) is lost.
+  // Takes a line with its end, or several that belong together. Does not wait. What cannot be written (nobody reads, a
+  // full disk) is lost.
   void add(std::string line);
   // Waits until all that was added is written or lost. False: `limit` was over first.
   [[nodiscard]] bool wait_written(Nanos limit);

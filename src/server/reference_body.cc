@@ -177,8 +177,7 @@ Status ReferenceBody::read(Call call, std::string_view text) {
   // simdjson says what is wrong, and not where; and numbers of more than 64 bits are JSON, which it refuses.
   is_malformed =
       text.find('\0') != std::string_view::npos || text.starts_with("\xEF\xBB\xBF") || !nlohmann::json::accept(text);
-  const Result<nlohmann::json> placed = parse_json_object(text);
-  if (!placed.is_ok()) return placed.status();
+  LARDER_ASSIGN_OR_RETURN(const nlohmann::json placed, parse_json_object(text));
   if (is_malformed) return invalid_argument(fmt::format("malformed JSON: {}", simdjson::error_message(error)));
   return invalid_argument("the body has a number that is too large for 64 bits");
 }

@@ -27,10 +27,9 @@ class HttpStorageDoor final : public StorageDoor {
   const std::string& name() const override { return name_; }
 
   Result<AttachedStorage> ask() override {
-    const Result<HttpReply> reply = client_.request("GET", kRoute);
-    if (!reply.is_ok()) return reply.status();
-    if (reply->status != 200) return corrupt(refused("GET", *reply).message());
-    const Result<nlohmann::json> document = parse_json_object(reply->body);
+    LARDER_ASSIGN_OR_RETURN(const HttpReply reply, client_.request("GET", kRoute));
+    if (reply.status != 200) return corrupt(refused("GET", reply).message());
+    const Result<nlohmann::json> document = parse_json_object(reply.body);
     if (!document.is_ok()) return corrupt(fmt::format("GET {}: {}", kRoute, document.status().message()));
     JsonReader in(*document);
     AttachedStorage has;
@@ -55,9 +54,8 @@ class HttpStorageDoor final : public StorageDoor {
 
  private:
   Status send(const char* method, const std::string& body) {
-    const Result<HttpReply> reply = client_.request(method, kRoute, body);
-    if (!reply.is_ok()) return reply.status();
-    return reply->status == 200 ? Status::ok() : refused(method, *reply);
+    LARDER_ASSIGN_OR_RETURN(const HttpReply reply, client_.request(method, kRoute, body));
+    return reply.status == 200 ? Status::ok() : refused(method, reply);
   }
   static Status refused(const char* method, const HttpReply& reply) {
     std::string words = reply.body.substr(0, 1000);
@@ -138,7 +136,7 @@ const char* word_of(const SwitchedServer& server) {
     case End::kChanged: return "done";
     case End::kPutBack: return server.status.is_ok() ? "put back" : "refused, and has what it had";
     case End::kNotReached: return "not reached, nothing was changed";
-    case End::kLeft: return "refused, and left as others have it";
+    case End::kLeft: return server.status.is_ok() ? "left as others have it" : "refused, and left as others have it";
     case End::kUnknown: break;
   }
   return "NOT PUT BACK";
@@ -224,12 +222,11 @@ Status ReplicaSwitch::change(StorageDoor& door, const AttachedStorage& wanted) {
 // A detach keeps the policies that the attach has brought: what to ask for before it, if anything.
 Result<std::optional<AttachedStorage>> ReplicaSwitch::policies_back(StorageDoor& door, const AttachedStorage& before) {
   if (!before.backend.empty()) return std::optional<AttachedStorage>();
-  const Result<AttachedStorage> has = door.ask();
-  if (!has.is_ok()) return has.status();
-  AttachedStorage same = *has;
+  LARDER_ASSIGN_OR_RETURN(const AttachedStorage has, door.ask());
+  AttachedStorage same = has;
   same.prefetch_policy = before.prefetch_policy;
   same.write_policy = before.write_policy;
-  if (has->backend.empty() || same == *has) return std::optional<AttachedStorage>();
+  if (has.backend.empty() || same == has) return std::optional<AttachedStorage>();
   return std::optional<AttachedStorage>(std::move(same));
 }
 
@@ -245,14 +242,13 @@ AttachedStorage ReplicaSwitch::way_back(StorageDoor& door, AttachedStorage befor
 
 template <class Ask>
 Status ReplicaSwitch::put_back(StorageDoor& door, const AttachedStorage& before, const Ask& ask) {
-  const Result<std::optional<AttachedStorage>> policies = policies_back(door, before);
-  if (!policies.is_ok()) return policies.status();
-  if (*policies) LARDER_RETURN_IF_ERROR(ask(**policies));
+  LARDER_ASSIGN_OR_RETURN(const std::optional<AttachedStorage> policies, policies_back(door, before));
+  if (policies) LARDER_RETURN_IF_ERROR(ask(*policies));
   return ask(way_back(door, before));
 }
 
 // A server does one change after the other: once it has taken the way back, it will not do the open one any more.
-Status ReplicaSwitch::put_open_back(StorageDoor& door, const AttachedStorage& before) {
+Result<End> ReplicaSwitch::put_open_back(StorageDoor& door, const AttachedStorage& before) {
   const auto ask_once = [&](const AttachedStorage& wanted) { return ask_for(door, wanted); };
   const auto is_under_way = [](const Status& status) {
     return status.code() == StatusCode::kOverloaded || status.code() == StatusCode::kConflict;
@@ -262,11 +258,24 @@ Status ReplicaSwitch::put_open_back(StorageDoor& door, const AttachedStorage& be
     status = put_back(door, before, ask_once);  // with the policies that the change has brought meanwhile
   }
   LARDER_RETURN_IF_ERROR(status);
-  const Result<AttachedStorage> has = door.ask();
-  if (!has.is_ok()) return has.status();
-  const bool is_as_before = has_become(*has, before) && has->prefetch_policy == before.prefetch_policy &&
-                            has->write_policy == before.write_policy;
-  return is_as_before ? Status::ok() : conflict("the change that was under way has changed its storage or policies");
+  LARDER_ASSIGN_OR_RETURN(const AttachedStorage has, door.ask());
+  const bool is_as_before = has_become(has, before) && has.prefetch_policy == before.prefetch_policy &&
+                            has.write_policy == before.write_policy;
+  if (is_as_before) return End::kPutBack;
+  return conflict("the change that was under way has changed its storage or policies");
+}
+
+// One that has answered: it has changed, or it has refused, and a part of its own replicas may have changed.
+Result<End> ReplicaSwitch::put_changed_back(StorageDoor& door, const AttachedStorage& before,
+                                            const AttachedStorage& wanted) {
+  const auto change_to = [&](const AttachedStorage& storage) { return change(door, storage); };
+  for (std::size_t tried = 1;; ++tried) {
+    const Status status = put_back(door, before, change_to);
+    if (status.is_ok()) return End::kPutBack;
+    if (status.code() != StatusCode::kConflict || !wait_(tried)) return status;
+    const Result<AttachedStorage> has = door.ask();  // the change of others may have ended
+    if (has.is_ok() && is_of_others(*has, before, wanted)) return End::kLeft;
+  }
 }
 
 // Nothing of ours is there, and the way back would undo what others do, or have done since it was asked.
@@ -287,13 +296,11 @@ void ReplicaSwitch::put_all_back(std::size_t last, const AttachedStorage& wanted
       server.end = End::kLeft;
       continue;
     }
-    // Also the one that has refused: a part of its own replicas may have changed.
-    const auto change_to = [&](const AttachedStorage& storage) { return change(door, storage); };
-    const Status status =
-        is_open(server.status) ? put_open_back(door, before_[i]) : put_back(door, before_[i], change_to);
-    server.end = status.is_ok() ? End::kPutBack : End::kUnknown;
-    if (!status.is_ok()) {
-      server.status = Status(status.code(), "it had " + described(before_[i]) + ": " + status.message());
+    const Result<End> end =
+        is_open(server.status) ? put_open_back(door, before_[i]) : put_changed_back(door, before_[i], wanted);
+    server.end = end.value_or(End::kUnknown);
+    if (!end.is_ok()) {
+      server.status = Status(end.status().code(), "it had " + described(before_[i]) + ": " + end.status().message());
     }
   }
 }
@@ -312,6 +319,10 @@ std::string switch_text(const SwitchReport& report) {
     return std::any_of(report.servers.begin(), report.servers.end(),
                        [end](const SwitchedServer& s) { return s.end == end; });
   };
+  const bool is_overtaken = std::any_of(report.servers.begin(), report.servers.end(), [](const SwitchedServer& s) {
+    return s.end == End::kLeft && s.status.is_ok();  // we have changed it, and others after us
+  });
+  if (is_overtaken) return out + "Each server has what it had, or what others have given it since.\n";
   if (!has_one(End::kPutBack)) return out + "Nothing was changed.\n";
   return out +
          (has_one(End::kLeft) ? "Each server that was changed has what it had.\n" : "Each server has what it had.\n");

@@ -11,7 +11,8 @@
 //
 // What cannot be put back (a server that has gone) is told, with what it has. A server that gives no answer may do yet
 // what it was asked for: it is put back once it has taken the way back, whatever it shows meanwhile. One on which
-// somebody else's change is under way, or has ended since it was asked, is left to them.
+// somebody else's change is under way, or has ended since it was asked, is left to them; but where ours came first, we
+// wait for the end of theirs, and put it back unless they have attached another storage.
 // A server that is put back after an attach has its policies back, too. What a detach ends (requests that wait for
 // storage, a store in memory) does not come back.
 // Threads: confined. Cost: two requests for each server, and up to five for each that is put back.
@@ -91,9 +92,11 @@ class ReplicaSwitch {
   // ask(wanted): makes it have that.
   template <class Ask>
   [[nodiscard]] static Status put_back(StorageDoor& door, const AttachedStorage& before, const Ask& ask);
-  [[nodiscard]] Status put_open_back(StorageDoor& door, const AttachedStorage& before);
+  [[nodiscard]] Result<SwitchReport::End> put_open_back(StorageDoor& door, const AttachedStorage& before);
   [[nodiscard]] static bool is_left_to_others(StorageDoor& door, const Status& refused, const AttachedStorage& before,
                                               const AttachedStorage& wanted);
+  [[nodiscard]] Result<SwitchReport::End> put_changed_back(StorageDoor& door, const AttachedStorage& before,
+                                                           const AttachedStorage& wanted);
   void put_all_back(std::size_t last, const AttachedStorage& wanted, SwitchReport& report);
 
   const std::span<const std::unique_ptr<StorageDoor>> doors_;

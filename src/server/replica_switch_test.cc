@@ -54,7 +54,9 @@ class FakeDoor final : public StorageDoor {
   int conflicts_of_others = 0;  // so many changes come while somebody else's goes on, which brings
   AttachedStorage of_others;    // this; without conflicts it has ended just before our first change
   std::function<void()> under_way;
-  int changes = 0;  // asked for
+  int conflicts_after = 0;  // so many changes come while others are at it, once a change of ours is made; they bring
+  AttachedStorage others_after;  // this, or nothing
+  int changes = 0;               // asked for
 
  private:
   Status change(const std::function<void()>& make) {
@@ -64,7 +66,7 @@ class FakeDoor final : public StorageDoor {
     if (under_way && (conflicts == 0 || --conflicts == 0)) std::exchange(under_way, nullptr)();
     if (is_conflict) return conflict("another attach is in progress");
     if (conflicts_of_others > 0) {
-      if (--conflicts_of_others == 0) has = of_others;
+      if (--conflicts_of_others == 0 && !of_others.backend.empty()) has = of_others;
       return conflict("another attach is in progress");
     }
     if (!of_others.backend.empty()) return has = of_others, invalid_argument("already enabled");
@@ -73,6 +75,10 @@ class FakeDoor final : public StorageDoor {
     if (times_out > 0) return --times_out, under_way = make, deadline_exceeded("no byte from the server");
     if (refuses_after > 0) return --refuses_after, is_partial = true, invalid_argument("one of two");
     make();
+    if (conflicts_after > 0) {
+      conflicts_of_others = std::exchange(conflicts_after, 0);
+      of_others = others_after;
+    }
     if (loses_answer > 0) return --loses_answer, unavailable("the connection broke");
     return Status::ok();
   }
@@ -239,6 +245,43 @@ TEST_F(ReplicaSwitchTest, AnothersAttachEndsWhileWeAskItStays) {
   EXPECT_EQ(switch_text(report), "b: refused, and left as others have it: already enabled\nNothing was changed.\n");
 }
 
+// A clear, or another attach: there is no other way to have it as it was.
+TEST_F(ReplicaSwitchTest, OnTheWayBackTheChangeOfOthersIsWaitedFor) {
+  const std::vector<AttachedStorage> before = all();
+  fakes_[0]->conflicts_after = 3;
+  fakes_[1]->refuses = 1;
+  EXPECT_EQ(ends(make().attach_storage(file_)), "ppu");
+  EXPECT_EQ(waits_, 3);
+  EXPECT_EQ(all(), before) << "policies, too";
+  ASSERT_TRUE(make().attach_storage(file_).status.is_ok());
+  fakes_[0]->conflicts_after = 2;
+  fakes_[1]->refuses = 1;
+  EXPECT_EQ(ends(make().detach_storage()), "ppu");
+  EXPECT_TRUE(is_as_wanted(fakes_[0]->has, file_));
+}
+
+TEST_F(ReplicaSwitchTest, OnTheWayBackPatienceEndsAndWhatOthersBroughtStays) {
+  fakes_[0]->conflicts_after = 100;
+  fakes_[1]->refuses = 1;
+  SwitchReport report = make().attach_storage(file_);
+  EXPECT_EQ(ends(report), "?pu");
+  EXPECT_NE(switch_text(report).find("a: NOT PUT BACK: it had no storage: another attach is in progress"),
+            std::string::npos)
+      << switch_text(report);
+  fakes_[0]->conflicts_of_others = 0;
+  ASSERT_TRUE(make().detach_storage().status.is_ok());
+  fakes_[0]->conflicts_after = 1;
+  fakes_[0]->others_after = {"file", R"({"directory": "/theirs"})", "timeout", "write_back"};
+  fakes_[1]->refuses = 1;
+  report = make().attach_storage(file_);
+  EXPECT_EQ(ends(report), "lpu");
+  EXPECT_EQ(fakes_[0]->has, fakes_[0]->others_after);
+  EXPECT_TRUE(report.is_clean());
+  EXPECT_EQ(switch_text(report),
+            "a: left as others have it\nb: refused, and has what it had: no\nc: as it was\n"
+            "Each server has what it had, or what others have given it since.\n");
+}
+
 TEST_F(ReplicaSwitchTest, ALostAnswerIsAskedFor) {
   fakes_[1]->loses_answer = 1;
   EXPECT_EQ(ends(make().attach_storage(file_)), "ccc");
@@ -347,6 +390,8 @@ TEST_F(ReplicaSwitchTest, AllOrNoneUnderFaults) {
       fake->times_out = rng.chance(1, 6) ? 1 : 0;
       fake->conflicts = static_cast<int>(rng.below(6));
       fake->under_way = nullptr;
+      fake->conflicts_after = rng.chance(1, 6) ? static_cast<int>(rng.below(6)) : 0;
+      fake->conflicts_of_others = 0;
       fake->is_partial = false;
     }
     const std::vector<AttachedStorage> before = all();

@@ -38,10 +38,9 @@ Result<std::string> read_pem(FileSystem& file_system, const char* option, const 
   if (info.is_ok() && info->is_directory) return wrong("is a folder; a file is expected");
   const auto file = file_system.open(path, {});
   if (!file.is_ok()) return wrong(file.status().message() + "; the server's user must be able to read it");
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size > kMaxPemBytes) return wrong("is larger than 1 MiB: this is no file of certificates");
-  std::string text(static_cast<std::size_t>(*size), '\0');
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t size, (*file)->size_bytes());
+  if (size > kMaxPemBytes) return wrong("is larger than 1 MiB: this is no file of certificates");
+  std::string text(static_cast<std::size_t>(size), '\0');
   LARDER_RETURN_IF_ERROR(read_exactly(**file, std::as_writable_bytes(std::span(text)), 0));
   return text;
 }

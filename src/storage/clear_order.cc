@@ -301,11 +301,9 @@ void ClearOrder::State::pass(const std::shared_ptr<Clear>& clear) {
 }
 
 Status ClearOrder::State::submit(std::shared_ptr<const StoreScope> scope, ClearDone done) {
-  Result<OperationGate::Ticket> ticket = gate_.enter();
-  if (!ticket.is_ok()) return ticket.status();
+  LARDER_ASSIGN_OR_RETURN(OperationGate::Ticket ticket, gate_.enter());
   Clears one(1), ready;
-  one.front() =
-      std::make_shared<Clear>(shared_from_this(), std::move(ticket).value(), std::move(scope), std::move(done));
+  one.front() = std::make_shared<Clear>(shared_from_this(), std::move(ticket), std::move(scope), std::move(done));
   const std::shared_ptr<Clear> clear = one.front();
   bool must_save = false;
   try {

@@ -151,13 +151,12 @@ Status verify_checksum(const Envelope& found, const Checksum128& payload) {
 
 Status verify_page(const ExpectedPage& expected, std::span<const std::byte> envelope,
                    std::span<const Segment> payload) {
-  const Result<Envelope> found = decode_envelope(envelope);
-  if (!found.is_ok()) return found.status();
-  LARDER_RETURN_IF_ERROR(verify_fields(expected, *found));
+  LARDER_ASSIGN_OR_RETURN(const Envelope found, decode_envelope(envelope));
+  LARDER_RETURN_IF_ERROR(verify_fields(expected, found));
   std::size_t given = 0;
   for (const Segment& piece : payload) given += piece.size;
   if (given != expected.payload_bytes) return differs("length of the buffers");
-  return verify_checksum(*found, payload_checksum(payload));
+  return verify_checksum(found, payload_checksum(payload));
 }
 
 }  // namespace larder

@@ -121,9 +121,8 @@ template <class Request, class Done>
 template <class Op, class Request, class Done>
 [[nodiscard]] Result<std::shared_ptr<Op>> begin_operation(OperationGate& gate, Request request, Done done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
-  Result<OperationGate::Ticket> ticket = gate.enter();
-  if (!ticket.is_ok()) return ticket.status();
-  auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket).value());
+  LARDER_ASSIGN_OR_RETURN(OperationGate::Ticket ticket, gate.enter());
+  auto op = std::make_shared<Op>(std::move(request), std::move(done), std::move(ticket));
   preset_cancelled(*op);
   return op;
 }
@@ -140,10 +139,9 @@ template <class Op, class Run>
 template <class Op, class Request, class Done, class Run, class IsHere>
 [[nodiscard]] Status submit_operation(OperationGate& gate, Executor& executor, Request request, Done done, Run run,
                                       const IsHere& is_here) {
-  const Result<std::shared_ptr<Op>> op = begin_operation<Op>(gate, std::move(request), std::move(done));
-  if (!op.is_ok()) return op.status();
-  if (!is_here((*op)->request)) return post_operation(executor, *op, std::move(run));
-  run(*op);
+  LARDER_ASSIGN_OR_RETURN(const std::shared_ptr<Op> op, begin_operation<Op>(gate, std::move(request), std::move(done)));
+  if (!is_here(op->request)) return post_operation(executor, op, std::move(run));
+  run(op);
   return Status::ok();
 }
 template <class Op, class Request, class Done, class Run>

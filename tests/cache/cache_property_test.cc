@@ -8,6 +8,7 @@
 // shrunk list in words.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -198,6 +199,7 @@ class World {
       reached().device += job.cached.device;
       reached().host += job.cached.host;
       reached().storage += job.cached.storage;
+      check_told(job);
     }
     if (!harness_.done(job)) return;
     ++reached().finished;
@@ -208,6 +210,20 @@ class World {
     }
     harness_.finish(job);
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  // What an answer says is of this model and this prompt.
+  void check_told(const Harness::Job& job) {
+    const CachedTokens& told = job.cached;
+    const Miss& miss = told.miss;
+    const bool is_of_model = miss.reason == MissReason::kNone || harness_.model.has(miss.component);
+    const bool names_part = miss.reason != MissReason::kNoCheckpoint || miss.component != ComponentKind::kFull;
+    const std::uint64_t most = job.prompt.size();
+    const bool is_of_prompt = std::max({told.device, told.host, told.storage, told.cached()}) <= most;
+    if (is_of_model && names_part && is_of_prompt) return;
+    harness_.failure = "request " + std::to_string(job.id.v) + " is told of " + std::to_string(told.device) + ", " +
+                       std::to_string(told.host) + " and " + std::to_string(told.storage) + " tokens, and '" +
+                       miss_sentence(miss) + "'";
   }
 
   // What fills the device are running requests: a younger one makes room.

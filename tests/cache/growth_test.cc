@@ -205,6 +205,46 @@ TEST(CacheGrowth, RetractInEveryPhase) {
   EXPECT_EQ(h.check_clean(), "");
 }
 
+// A start that a retract made void has brought the pages to the device; they came from where they were all the same.
+TEST(CacheGrowth, ARetractBeforeTheFirstStepTellsWherePagesCameFrom) {
+  for (const Shape shape : {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
+    for (const bool from_storage : {false, true}) {
+      SCOPED_TRACE(shape_name(shape) + (from_storage ? ", storage" : ", host"));
+      HarnessOptions o = eager_options(shape);
+      o.device = {40, 40, 8};
+      o.host_slots = 400;
+      Harness h(o);
+      if (from_storage) {
+        store_only(h, prompt_of(60));
+      } else {
+        (void)h.run(prompt_of(60), 4);
+        h.settle();
+        for (TokenId other = 10; other < 19; ++other) (void)h.run(prompt_of(60, other), 4), h.settle();
+      }
+      const auto start = [&](Harness::Job& job) {
+        for (int i = 0; i < 200 && !h.advance(job, 16); ++i) look(h);
+        ASSERT_TRUE(job.started) << h.refusal;
+      };
+      Harness::Job job = h.begin(prompt_of(60), 4);
+      start(job);
+      look(h);
+      EXPECT_EQ(from_storage ? job.cached.storage : job.cached.host, 56u);
+      for (int retracts = 0; retracts < 2; ++retracts) {
+        h.retract(job);
+        look(h);
+        start(job);
+        EXPECT_EQ(job.resumed, 56u);
+        EXPECT_EQ(job.cached.device, 0u);
+        EXPECT_EQ(from_storage ? job.cached.storage : job.cached.host, 56u);
+      }
+      while (!h.done(job) && h.failure.empty()) (void)(h.advance(job, 16) || h.run_background(100));
+      h.finish(job);
+      h.settle();
+      EXPECT_EQ(h.check_clean(), "");
+    }
+  }
+}
+
 // Its pages would be found under the tokens of the first answer.
 TEST(CacheGrowth, AnAnswerThatBeginsAnewIsAnotherRequest) {
   Harness h(small_device(Shape::kFull, 60));

@@ -333,6 +333,113 @@ TEST(Miss, StorageHasNotAnsweredYet) {
   EXPECT_EQ(h.failure, "");
 }
 
+// Runs what two caches with one storage have to do; the storage is the first one's.
+void look_at_both(Harness& first, Harness& second) {
+  for (int i = 0; i < 50; ++i) {
+    (void)first.executor.run_all();
+    (void)second.run_background(100);
+  }
+}
+
+// ... nor that nobody had it, or kept no checkpoint: the tree does not know what another process has stored.
+TEST(Miss, StorageHasNotSaidYetWhatAnotherProcessStored) {
+  for (const Shape shape : {Shape::kFull, Shape::kFullMamba, Shape::kAll}) {
+    for (const bool has_longer : {false, true}) {
+      if (shape == Shape::kFull && has_longer) continue;  // it would be all there is to reuse
+      SCOPED_TRACE(shape_name(shape) + (has_longer ? ", beside a longer prompt" : ""));
+      HarnessOptions o = miss_options(shape, true);
+      o.device = {64, 64, 8};
+      o.config.checkpoint_grid = 0;
+      o.config.prefetch_policy = PrefetchPolicy::kBestEffort;
+      Harness first(o);
+      store_only(first, prompt_of(60));
+      o.storage = false;
+      Harness second(o);
+      if (has_longer) (void)second.run(prompt_of(100), 1);
+      second.settle();
+      ASSERT_TRUE(second.cache->attach_storage(*first.backend).is_ok());
+      Harness::Job job = second.begin(prompt_of(60), 4);
+      ASSERT_TRUE(second.advance(job, 16)) << second.refusal;
+      EXPECT_EQ(name_of(job.cached), "storage_late") << miss_sentence(job.cached.miss);
+      second.cache->abort(job.id);
+      look_at_both(first, second);
+      second.cache->detach_storage();
+      EXPECT_EQ(second.failure, "");
+    }
+  }
+}
+
+TEST(Miss, StorageHasAnsweredThatItHasNothing) {
+  HarnessOptions o = miss_options(Shape::kFull, true);
+  o.config.prefetch_policy = PrefetchPolicy::kBestEffort;
+  Harness h(o);
+  Harness::Job job = h.begin(prompt_of(60), 4);
+  look(h);
+  ASSERT_TRUE(h.advance(job, 16)) << h.refusal;
+  EXPECT_EQ(name_of(job.cached), "never_seen");
+  h.finish(job);
+  h.settle();
+}
+
+// A request that queues for so long that its fetch is over: nobody waited for it, and it was late.
+TEST(Miss, StorageLateForOneThatDoesNotWait) {
+  for (const Call late : {Call::kExists, Call::kRead}) {
+    HarnessOptions o = miss_options(Shape::kFull, true);
+    o.config.prefetch_policy = PrefetchPolicy::kBestEffort;
+    Harness h(o);
+    store_only(h, prompt_of(60));
+    h.backend->script = [late](Call c, std::size_t) { return hold(c, late); };
+    Harness::Job job = h.begin(prompt_of(60), 4);
+    look(h);
+    h.clock.advance(seconds(600));
+    look(h);
+    ASSERT_TRUE(h.advance(job, 16)) << h.refusal;
+    EXPECT_EQ(name_of(job.cached), "storage_late");
+    h.backend->release();
+    h.cache->abort(job.id);
+    h.settle();
+    EXPECT_EQ(h.failure, "");
+  }
+}
+
+// The host has room for a part of what storage has. That is so for those, too, that join while the part is read.
+TEST(Miss, WhoJoinsAFetchThatWasCutIsToldSo) {
+  for (const Shape shape : {Shape::kFull, Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
+    for (const PrefetchPolicy policy : {PrefetchPolicy::kWaitComplete, PrefetchPolicy::kTimeout}) {
+      SCOPED_TRACE(shape_name(shape) + ", " + std::string(prefetch_policy_name(policy)));
+      HarnessOptions o = miss_options(shape, true);
+      o.config.checkpoint_grid = 16;
+      o.config.prefetch_policy = policy;
+      Harness first(o);
+      store_only(first, prompt_of(120));
+      o.storage = false;
+      o.host_slots = 22;
+      Harness second(o);
+      ASSERT_TRUE(second.cache->attach_storage(*first.backend).is_ok());
+      first.backend->script = [](Call c, std::size_t) { return hold(c, Call::kRead); };
+      std::vector<Harness::Job> jobs;
+      for (int i = 0; i < 2; ++i) {
+        jobs.push_back(second.begin(prompt_of(120), 1));
+        look_at_both(first, second);
+      }
+      EXPECT_EQ(second.cache->counters().prefetch_shared, 1u);
+      first.backend->script = nullptr;
+      first.backend->release();
+      for (Harness::Job& job : jobs) {
+        for (int i = 0; i < 200 && !second.advance(job, 16); ++i) look_at_both(first, second);
+        ASSERT_TRUE(job.started) << second.refusal;
+        EXPECT_EQ(name_of(job.cached), "not_fetched") << miss_sentence(job.cached.miss);
+        EXPECT_TRUE(second.model.has(job.cached.miss.component)) << miss_sentence(job.cached.miss);
+        EXPECT_GT(job.cached.cached(), 0u);
+        second.cache->abort(job.id);
+        look_at_both(first, second);
+      }
+      second.cache->detach_storage();
+      EXPECT_EQ(second.failure, "");
+    }
+  }
+}
+
 // The engine's copies fail: the request begins again without what it was to get.
 TEST(Miss, TheLoadFailed) {
   HarnessOptions o = miss_options(Shape::kFull, false);

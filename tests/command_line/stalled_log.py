@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A server whose log nobody reads goes on, and ends when it is told to; without a thread for its log none starts.
+"""A server whose words nobody reads goes on, and ends when it is told to; without a thread for its log none starts.
 
     stalled_log.py BINARY
 
 Standard error is a pipe that is full before the server starts. Its lines wait in a queue; what does not fit there is
 counted. Once somebody reads, the lines come in their order; a server that ends waits a second at most for that, also
-at SIGABRT.
+at SIGABRT. Standard output may be the same pipe.
 """
 
 import http.client
@@ -17,11 +17,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
 
 COMMAND = ["serve", "--port", "0", "--model", "gdn-tiny", "--max-total-tokens", "8192", "--threads", "1"]
+METADATA_COMMAND = ["metadata-server", "--port", "0"]
 REQUESTS = 1000
 LINES = 100
 
@@ -31,18 +33,24 @@ def need(condition, text):
         sys.exit("FAILED: " + text)
 
 
+def fill(writing):
+    """Until not a byte has room. How many there were."""
+    os.set_blocking(writing, False)
+    filled = 0
+    for size in (4096, 1):
+        try:
+            while True:
+                filled += os.write(writing, b"." * size)
+        except BlockingIOError:
+            pass
+    os.set_blocking(writing, True)
+    return filled
+
+
 def full_pipe():
     """Both ends, and how many bytes stand in it."""
     reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    filled = 0
-    try:
-        while True:
-            filled += os.write(writing, b"." * 4096)
-    except BlockingIOError:
-        pass
-    os.set_blocking(writing, True)
-    return reading, writing, filled
+    return reading, writing, fill(writing)
 
 
 class Server:
@@ -82,8 +90,8 @@ class Server:
         need(self.process.returncode == code, f"exit code {self.process.returncode}, not {code}: {output}")
 
     def is_alone(self):
-        """Of its threads only main()'s and the log's are left, or none: there is nothing more that it logs."""
-        return len(os.listdir(f"/proc/{self.process.pid}/task")) <= 2
+        """Of its threads only main()'s and the two that write are left, or none: there is nothing more that it logs."""
+        return len(os.listdir(f"/proc/{self.process.pid}/task")) <= 3
 
     def handles(self, number):
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
@@ -203,6 +211,32 @@ def check_fatal_signal(binary):
     print("ok   SIGABRT: every line that somebody reads, and the end where nobody does")
 
 
+def check_one_pipe(binary):
+    """`2>&1 | reader`, whose reader stalls before the server starts, or once it serves."""
+    for command in (COMMAND, METADATA_COMMAND):
+        for is_full_at_start in (True, False):
+            reading, writing = os.pipe()
+            with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+                manager.bind(os.path.join(folder, "notify"))
+                manager.settimeout(60)
+                if is_full_at_start:
+                    fill(writing)
+                process = subprocess.Popen([binary, *command], stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
+                                           env={**os.environ, "NOTIFY_SOCKET": manager.getsockname()})
+                try:
+                    said = manager.recv(4096)  # and not its line, which may wait
+                    need(said == b"READY=1", f"{command}: the first word is {said}")
+                    fill(writing)
+                    process.send_signal(signal.SIGTERM)
+                    code = process.wait(timeout=60)
+                    need(code == 0, f"{command}: exit code {code}")
+                finally:
+                    process.kill()
+            os.close(writing)
+            os.close(reading)
+    print("ok   nobody reads standard output either: it starts, and SIGTERM ends it")
+
+
 def check_failed_start(binary):
     reading, writing, _ = full_pipe()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -242,6 +276,7 @@ def main():
     check_late_reader(sys.argv[1])
     check_reader_at_the_end(sys.argv[1])
     check_fatal_signal(sys.argv[1])
+    check_one_pipe(sys.argv[1])
     check_failed_start(sys.argv[1])
     check_no_thread(sys.argv[1])
 

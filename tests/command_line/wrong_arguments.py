@@ -4,7 +4,8 @@
 
     wrong_arguments.py BINARY
 
-Each case runs the command. None of them may start its work: nothing is on standard output.
+Each case runs the command. None of them may start its work: nothing is on standard output. And what a command says
+where its result cannot be written.
 """
 
 import concurrent.futures
@@ -17,7 +18,8 @@ import tempfile
 import threading
 
 # Exit code (None: any), arguments (a variable before them), words that standard error must have; behind a '!': must not
-# have. @ stands for a directory with what put_files() makes, ASKS and OTHER for servers.
+# have. @ stands for a directory with what put_files() makes, ASKS and OTHER for servers, STDIN and NOTHING for
+# texts to read. Standard input is a pipe that has an object of JSON.
 CASES = [
     (2, "bogus", ["larder: unknown command 'bogus'"]),
     (2, "serv", ["did you mean 'serve'?"]),
@@ -97,6 +99,12 @@ CASES = [
     (2, "proxy --slot-dir @/p2 -- @/none", ["/none behind --: it, or a library that it needs, is not there"]),
     (2, "proxy --slot-dir @/p3 -- @", [" behind --: it cannot be executed"]),
     (2, "bench llama", ["larder bench llama: --model is missing"]),
+    # Before the first model runs for hours.
+    (
+        2,
+        "bench llama --llama-server /bin/false --model @/blob --model @/none",
+        ["larder bench llama: --model: ", "@/none: No such file", "!/blob"],
+    ),
     # "-1" is not the largest number there is.
     (2, "sim --seeds -1", ["--seeds: '-1' is not a whole number in [1, "]),
     (2, "sim --seeds 0", ["--seeds: '0' is not a whole number in [1, "]),
@@ -167,6 +175,9 @@ CASES = [
     (2, "bench storage --backend x", ["unknown storage backend 'x'", "memory"]),
     (2, "bench tree --sequences 0", ["larder bench tree: --sequences: '0' is not a whole number in [1, "]),
     (2, "bench transfer 500", ["MEBIBYTES: 500 is not from 16 to 128, which --device cpu takes"]),
+    (2, "bench transfer --device cuda 127", ["MEBIBYTES: 127 is less than 128, the largest page", "--piece"]),
+    (2, "bench transfer --device cuda 31 --piece 4", ["MEBIBYTES: 31 is less than 32, the largest page"]),
+    (2, "bench transfer --device cuda 7 --piece 128 --no-gates", ["MEBIBYTES: 7 is less than 8, the largest page"]),
     (2, "bench transfer --device gpu", ["--device"]),
     (2, "serve --device gpu", ["--device gpu", "choose cpu, cuda or cuda:N"]),
     (2, "bench transfer x", ["larder bench transfer: MEBIBYTES: 'x' is not a whole number in [1, 16384]"]),
@@ -177,6 +188,16 @@ CASES = [
     (2, "metadata-server --host 0.0.0.0", ["give --api-key-file, or stay on 127.0.0.1"]),
     (2, "explain", ["give --text or --input-ids"]),
     (2, "explain --text a --input-ids 1", ["give --text or --input-ids"]),
+    (2, "explain --text NOTHING --url http://127.0.0.1:1", ["/dev/null is empty: a prompt is expected"]),
+    (2, "explain --input-ids [] --url http://127.0.0.1:1", ["--input-ids: an array of token ids is expected"]),
+    (2, "explain --input-ids STDIN --url http://127.0.0.1:1", ["--input-ids: an array of token ids"]),
+    (1, "bench multiturn --compare-outputs /dev/stdin --url http://127.0.0.1:1", ["cannot connect", "!JSON"]),
+    (2, "bench multiturn --save-outputs @/none/x --url http://127.0.0.1:1", ["--save-outputs: open @/none/x: No such"]),
+    (
+        2,
+        "bench multiturn --compare-outputs @/trace --save-outputs @/./trace",
+        ["--save-outputs: '@/./trace' is the file '@/trace', too"],
+    ),
     (2, "explain --text a --url ftp://x", ["'ftp://x': ftp is not supported"]),
     (2, "serve --hicache-storage-backend-extra-config {}", ["needs --hicache-storage-backend"]),
     # What is not there, or is something else.
@@ -265,6 +286,17 @@ CASES_OF_ROOT = [
     (3, "store export @/archive OTHERS", ["OTHERS: no file store is there"]),
 ]
 
+# Their results go to a device that takes no byte.
+CASES_OF_FULL_OUTPUT = [
+    (1, "version", ["larder: cannot write standard output: No space left on device"]),
+    (1, "help", ["larder: cannot write standard output: "]),
+    (1, "stat --help", ["larder: cannot write standard output: "]),
+    (1, "replay @/trace --json", ["larder: cannot write standard output: "]),
+    # It prints piece by piece.
+    (1, "conformance --backend memory --filter zero_length_anchor", ["larder: cannot write standard output: "]),
+    (2, "bogus", ["larder: unknown command 'bogus'", "!cannot write"]),
+]
+
 
 # Answers as one that has loaded its model; everything else needs the key, and is of no version that is known.
 LLAMA_SERVER = """#!/usr/bin/env python3
@@ -337,7 +369,7 @@ def put_files(directory):
         os.chown(others, NOBODY, NOBODY)
 
 
-def problems_of(binary, places, case):
+def problems_of(binary, places, case, has_output=True):
     code, line, words = case
 
     def placed(text):
@@ -349,8 +381,9 @@ def problems_of(binary, places, case):
     environment = dict(os.environ)
     if "=" in arguments[0]:
         name, environment[name] = arguments.pop(0).split("=", 1)
-    done = subprocess.run([binary, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-                          env=environment)
+    with open("/dev/full", "w", encoding="ascii") as full:
+        done = subprocess.run([binary, *arguments], input='{"x": 1}', stderr=subprocess.PIPE, text=True,
+                              stdout=subprocess.PIPE if has_output else full, timeout=60, env=environment)
     problems = []
     if code is not None and done.returncode != code:
         problems.append(f"the exit code is {done.returncode}, and must be {code}")
@@ -373,12 +406,15 @@ def main():
             "@": directory,
             "ASKS": start_server(AsksForKey),
             "OTHER": start_server(OtherServer),
+            "STDIN": "@/dev/stdin",
+            "NOTHING": "@/dev/null",
         }
         cases = CASES + (CASES_OF_ROOT if os.geteuid() == 0 else [])
-        found = [p for case in pool.map(lambda case: problems_of(binary, places, case), cases) for p in case]
+        runs = [(case, True) for case in cases] + [(case, False) for case in CASES_OF_FULL_OUTPUT]
+        found = [p for case in pool.map(lambda run: problems_of(binary, places, *run), runs) for p in case]
     for problem in found:
         print(problem)
-    print(f"{len(cases)} command lines, {len(found)} problems")
+    print(f"{len(runs)} command lines, {len(found)} problems")
     return 1 if found else 0
 
 

@@ -7,6 +7,7 @@
 
 #include "bench/bench_cuda_pages.h"
 #include "tests/cuda/cuda_rig.h"
+#include "transfer/cuda/step_launcher.h"
 
 namespace larder::cuda_test {
 namespace {
@@ -366,6 +367,46 @@ TEST(CudaDevice, AStepThatHasNoEventIsOverWithItsStream) {
   }
 }
 
+// A handle that is dead says what a lost device says. It takes nobody's pages.
+TEST(CudaDevice, ADestroyedStreamOfTheEngineIsNoLoss) {
+  Rig rig({false, 1});
+  const CudaStream gone = take(rig.driver->create_stream()), engine = take(rig.driver->create_stream());
+  ASSERT_TRUE(rig.driver->destroy_stream(gone).is_ok());
+  rig.sim->expect_violations();
+  const Status refused = rig.device->record(gone).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("not of this device, or was destroyed"), std::string::npos) << refused.to_string();
+  EXPECT_EQ(rig.device->health().to_string(), "ok");
+  const auto memory = take(rig.device->memory().allocate(64));
+  const StreamId stream = rig.device->create_stream(2).value();
+  Status ended = internal_error("not called");
+  StreamWork work;
+  work.after = take(rig.device->record(engine));
+  work.make_ops = [at = memory->data()](std::uint32_t, std::vector<CopyOp>& out) {
+    out.push_back({.dst = at, .src = at + 32, .width = 32});
+  };
+  work.done = [&](std::uint32_t, Status status) { ended = std::move(status); };
+  ASSERT_TRUE(rig.device->enqueue(stream, CopyDirection::kDeviceToDevice, std::move(work)).is_ok());
+  ASSERT_TRUE(rig.driver->synchronize(engine).is_ok());
+  rig.device->synchronize();
+  EXPECT_EQ(ended.to_string(), "ok");
+  EXPECT_TRUE(rig.driver->destroy_stream(engine).is_ok());
+}
+
+// What is lost is said to be lost, whatever became of the engine's stream.
+TEST(CudaDevice, ALossIsSeenWithADestroyedStreamToo) {
+  Rig rig({false, 1});
+  const CudaStream engine = take(rig.driver->create_stream());
+  ASSERT_TRUE(rig.driver->destroy_stream(engine).is_ok());
+  const auto memory = take(rig.device->memory().allocate(64));
+  const CudaCopy copy{memory->data(), memory->data() + 32, 32};
+  rig.sim->lose_at(1);
+  EXPECT_TRUE(rig.driver->copy({&copy, 1}, nullptr).is_ok());
+  EXPECT_EQ(rig.driver->synchronize(nullptr).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(rig.device->record(engine).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(rig.device->health().code(), StatusCode::kUnavailable);
+}
+
 // Who made the work may go when synchronize() returns: also the last callback has returned then.
 TEST(CudaDevice, TheEndWaitsForTheLastCallback) {
   Rig rig({false, 1});
@@ -429,6 +470,40 @@ TEST(CudaBench, EndsWhenACopyFails) {
   driver->fail_call("launch", 1, internal_error("refused"));
   (void)bench->measure(true);
   EXPECT_FALSE(bench->is_ok());
+  EXPECT_EQ(driver->violations(), std::vector<std::string>());
+}
+
+// After a load that failed the launcher still writes to the frame of the post, which therefore waits for it.
+TEST(CudaBench, APostWaitsForItsStepAlsoAfterAnError) {
+  const auto driver = std::make_shared<sim::SimCudaDriver>(sim::SimCudaOptions{});
+  const auto bench = take(cuda_bench::PagesBench::create(driver, CudaOptions{}, cuda_bench::model_with_pieces(4096, 2),
+                                                         HostLayout::kLayerFirst, 1 << 20));
+  const CudaStream stream = take(driver->create_stream());
+  driver->fail_call("copy", 1, internal_error("refused"));
+  driver->fail_call("launch", 1, internal_error("refused"));
+  (void)bench->load_gated(stream, 1'000'000, std::chrono::milliseconds(0), [] { return Status::ok(); });
+  EXPECT_FALSE(bench->is_ok());
+  auto launcher = take(StepLauncher::create(bench->device(), stream, 1, cuda_bench::kLimit));
+  std::promise<void> is_running, may_end;
+  ASSERT_TRUE(launcher
+                  ->post({.gate = nullptr,
+                          .layers = 1,
+                          .launch =
+                              [&](std::uint32_t) {
+                                is_running.set_value();
+                                may_end.get_future().wait();
+                                return Status::ok();
+                              },
+                          .launched = [](const Status&, const std::shared_ptr<DeviceEvent>&) {}})
+                  .is_ok());
+  is_running.get_future().wait();
+  std::future<double> post = std::async(std::launch::async, [&] { return bench->post_gated(*launcher, stream); });
+  EXPECT_EQ(post.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout) << "its step has not run";
+  may_end.set_value();
+  (void)post.get();
+  launcher.reset();
+  EXPECT_TRUE(driver->synchronize(stream).is_ok());
+  EXPECT_TRUE(driver->destroy_stream(stream).is_ok());
   EXPECT_EQ(driver->violations(), std::vector<std::string>());
 }
 

@@ -57,6 +57,21 @@ TEST_F(SimCuda, TheDefaultStreamTakesNoBatches) {
   EXPECT_EQ(said(), "");
 }
 
+TEST_F(SimCuda, ADestroyedStreamAnswersAsALostDeviceDoes) {
+  const CudaStream gone = take(driver.create_stream());
+  const CudaEventHandle event = take(driver.create_event());
+  ASSERT_TRUE(driver.record(event, stream).is_ok());
+  ASSERT_TRUE(driver.destroy_stream(gone).is_ok());
+  EXPECT_EQ(driver.is_capturing(gone).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(driver.synchronize(gone).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(driver.record(event, gone).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(driver.wait(gone, event).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(driver.destroy_stream(gone).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(copy({{memory, memory + 64, 64}}).is_ok());
+  EXPECT_EQ(said(), "end of a stream that does not exist");
+  EXPECT_TRUE(driver.destroy_event(event).is_ok());
+}
+
 TEST_F(SimCuda, SeesCopiesOfOneBatchThatDependOnEachOther) {
   EXPECT_TRUE(copy({{memory, memory + 256, 64}, {memory + 64, memory + 256, 64}}).is_ok());  // both only read it
   EXPECT_EQ(said(), "");

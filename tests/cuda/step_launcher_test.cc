@@ -287,6 +287,30 @@ TEST(StepLauncher, AStepOnAStreamThatIsBeingCapturedIsRefused) {
   rig.sim->end_capture(engine.stream);
 }
 
+// Against the contract, too: the launcher does not go on to wait for the dead handle, and the device is not said to be
+// lost.
+TEST(StepLauncher, AStepOnAStreamThatWasDestroyedIsRefused) {
+  Rig rig({false, 1});
+  const CudaStream gone = take(rig.driver->create_stream());
+  Launched launched;
+  std::vector<decltype(launched.wait(1))> answers;
+  {
+    const auto launcher = take(StepLauncher::create(*rig.device, gone, 1, kLaunchLimit));
+    ASSERT_TRUE(rig.driver->destroy_stream(gone).is_ok());
+    rig.sim->expect_violations();
+    ASSERT_TRUE(launcher->post({nullptr, 1, [](std::uint32_t) { return Status::ok(); }, launched.note()}).is_ok());
+    answers.push_back(launched.wait(1));  // before the end, which cancels what has not begun
+  }
+  const auto& all = answers[0];
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(all[0].over, nullptr);
+  EXPECT_EQ(rig.device->health().to_string(), "ok");
+  Engine engine(rig);
+  ASSERT_TRUE(engine.post(1, [](std::uint32_t) { return Status::ok(); }).is_ok());
+  EXPECT_EQ(engine.launched.wait(1)[0].status.to_string(), "ok");
+}
+
 TEST(StepLauncher, NeedsRoomForAStep) {
   Rig rig({false, 1});
   EXPECT_EQ(StepLauncher::create(*rig.device, nullptr, 0, kLaunchLimit).status().code(), StatusCode::kInvalidArgument);

@@ -48,11 +48,11 @@ TEST_F(RealMooncakeFailures, AMasterThatIsKilledAndStartedAgain) {
 }
 
 TEST_F(RealMooncakeFailures, AMasterThatHangs) {
-  store_->signal_master(SIGSTOP);
+  store_->stop_master();
   const TimePoint begin = real_clock().now();
   EXPECT_FALSE(rig_->get({{kKv, 1}})[0].is_ok());
   EXPECT_LT(real_clock().now() - begin, std::chrono::seconds(45));
-  store_->signal_master(SIGCONT);
+  store_->let_master_go_on();
   expect_recovery();
 }
 

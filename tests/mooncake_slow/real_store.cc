@@ -2,8 +2,10 @@
 #include "tests/mooncake_slow/real_store.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
 namespace larder::mooncake_test {
@@ -62,6 +64,13 @@ void RealStore::start_master() {
        "--put_start_release_timeout_sec=3"},
       directory_.path() + "/master.log");
   ASSERT_TRUE(started.is_ok()) << started.to_string();
+}
+
+void RealStore::stop_master() const {
+  ::kill(master_->pid(), SIGSTOP);
+  int state = 0;
+  while (::waitpid(master_->pid(), &state, WUNTRACED) < 0 && errno == EINTR) {}
+  EXPECT_TRUE(WIFSTOPPED(state)) << "the master has ended, with state " << state;
 }
 
 void RealStore::kill_master() {

@@ -35,9 +35,9 @@ class RealStore {
   void kill_master();
   void start_owner();
   void kill_owner();
-  // SIGSTOP and SIGCONT.
-  void signal_master(int number) const { ::kill(master_->pid(), number); }
-  void signal_owner(int number) const { ::kill(owner_->pid(), number); }
+  // SIGSTOP; waits until it stands still.
+  void stop_master() const;
+  void let_master_go_on() const { ::kill(master_->pid(), SIGCONT); }
 
  private:
   const std::uint64_t megabytes_;

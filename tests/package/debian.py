@@ -25,7 +25,8 @@ COMMAND_FILES = (
     "usr/lib/sysusers.d/larder.conf", "etc/larder/metadata-server.env", "etc/larder/proxy.env", "etc/larder/serve.env",
     "usr/share/larder/prometheus/larder_rules.yml", "usr/share/larder/grafana/larder.json",
     "usr/share/doc/larder/LICENSE", "usr/share/doc/larder/README.md", "usr/share/doc/larder/copyright",
-    "usr/share/doc/larder/CHANGELOG.md", "usr/share/doc/larder/SECURITY.md",
+    "usr/share/doc/larder/CHANGELOG.md", "usr/share/doc/larder/CONTRIBUTING.md", "usr/share/doc/larder/SECURITY.md",
+    "usr/share/doc/larder/examples/plugin_backend/README.md",
     "usr/share/doc/larder/docs/results/cuda_2026-11-26.md",
     *(f"usr/lib/systemd/system/{unit}.service" for unit in UNITS))
 DEVELOPMENT_FILES = ("usr/include/larder/larder.h", "usr/include/larder/larder_backend.h",
@@ -52,6 +53,18 @@ def control_of(folder):
     return dict(line.split(": ", 1) for line in lines if ": " in line and line[0] != " ")
 
 
+def check_links(folder):
+    """Relative links of the installed pages lead to what is installed."""
+    lost, count = [], 0
+    for page in folder.rglob("*.md"):
+        for target in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8")):
+            if not re.match(r"[a-z]+:", target):
+                count += 1
+                if not (page.parent / target).exists():
+                    lost.append(f"{page.relative_to(folder)}: {target}")
+    need(count > 100 and not lost, f"of {count} links of installed pages {len(lost)} lead nowhere: {lost}")
+
+
 def check_files(folders):
     files = {name: [path for path in folder.rglob("*") if not path.is_dir() and "DEBIAN" not in path.parts]
              for name, folder in folders.items()}
@@ -60,10 +73,7 @@ def check_files(folders):
         missing = [path for path in wanted if path not in names[name]]
         need(not missing, f"{name} lacks {missing}; it has {sorted(names[name])[:40]}")
     need(not names["larder"] & names["liblarder-dev"], "a file is in both packages")
-    readme = folders["larder"] / "usr/share/doc/larder/README.md"
-    linked = set(re.findall(r"\]\((docs/[^)#]+)", readme.read_text(encoding="utf-8")))
-    lost = sorted(page for page in linked if not (readme.parent / page).is_file())
-    need(linked and not lost, f"the installed README links to {lost}, which is not installed")
+    check_links(folders["larder"] / "usr/share/doc/larder")
     libraries = re.compile(r"usr/lib/(?:\S+/)?liblarder\.so(\.[0-9.]+)?$")
     need(all(libraries.match(path).group(1) for path in names["larder"] if libraries.match(path)) and
          any(libraries.match(path) for path in names["larder"]), "larder has the libraries with a version")

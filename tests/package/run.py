@@ -60,6 +60,8 @@ def check_find_package(prefix, source, work):
     run("cmake", "-G", "Ninja", "-S", HERE / "consumer", "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
         "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF", f"-DLARDER_EXAMPLES={source}/examples")
     run("cmake", "--build", folder)
+    line = run("ninja", "-C", folder, "-t", "commands", "embed_cache").splitlines()[-1]
+    need("-lxxhash" in line and "libown_" not in line, "the core is linked with a target of this project: " + line)
     run(folder / "headers_in_cxx")
     run_programs(folder, work)
     text = run(folder / "embed_cache")

@@ -144,7 +144,7 @@ def queries(operation, host, sides, threads, repetitions, keys, cold=None):
     """Measures batch_exists of 128 stored keys per call, some calls in a row with other keys each; returns a row.
 
     A row's seconds are of one call of each thread. cold: called before each side's turn. None: all keys were asked for
-    before the first repetition, so that the kernel's caches have them.
+    before the first repetition, so that the kernel's caches have them. `keys`: enough for one call of each thread.
     """
     times = {side.name: [] for side in sides}
     step = host_pages.BATCH * threads

@@ -95,9 +95,8 @@ Status FollowerSession::on_frame(const RankLink::Frame& frame) {
       is_formed_ = true;
       return frame.body.empty() ? Status::ok() : corrupt("a message 'formed' has a body");
     case Kind::kFarewell: {
-      const Result<Words> words = decode_words(frame.body);
-      if (!words.is_ok()) return words.status();
-      over_ = cancelled(words->status.message());
+      LARDER_ASSIGN_OR_RETURN(const Words words, decode_words(frame.body));
+      over_ = cancelled(words.status.message());
       part();
       return Status::ok();
     }
@@ -107,16 +106,15 @@ Status FollowerSession::on_frame(const RankLink::Frame& frame) {
 
 Status FollowerSession::on_challenge(const RankLink::Frame& frame) {
   if (frame.head.kind != Kind::kChallenge || !link_.is_genuine(frame)) return corrupt("it begins otherwise");
-  const Result<Challenge> challenge = decode_challenge(frame.body);
-  if (!challenge.is_ok()) return challenge.status();
+  LARDER_ASSIGN_OR_RETURN(const Challenge challenge, decode_challenge(frame.body));
   count_received(Kind::kChallenge);
-  if (challenge->version != kVersion) {
-    give_up_link(leader_text() + " speaks version " + std::to_string(challenge->version) +
+  if (challenge.version != kVersion) {
+    give_up_link(leader_text() + " speaks version " + std::to_string(challenge.version) +
                  " of the protocol, this rank " + std::to_string(kVersion) + ": run the same release on all ranks");
     return Status::ok();
   }
   Hello hello{kVersion, nonce_, settings_.rank, settings_.ranks, settings_.facts};
-  link_.use_key(session_key(settings_.secret, challenge->nonce, hello.nonce));
+  link_.use_key(session_key(settings_.secret, challenge.nonce, hello.nonce));
   link_.send(Kind::kHello, encode(hello));
   count_sent(Kind::kHello);
   state_ = State::kGreeting;
@@ -127,12 +125,11 @@ Status FollowerSession::on_welcome(const RankLink::Frame& frame) {
   const bool is_genuine = link_.is_genuine(frame);
   if (frame.head.kind != Kind::kWelcome || (!is_genuine && !link_.is_plain(frame)))
     return corrupt("it does not welcome");
-  const Result<Words> words = decode_words(frame.body);
-  if (!words.is_ok()) return words.status();
+  LARDER_ASSIGN_OR_RETURN(const Words words, decode_words(frame.body));
   count_received(Kind::kWelcome);
   const std::string refusal =
-      leader_text() + " refuses rank " + std::to_string(settings_.rank) + ": " + words->status.message();
-  if (words->status.is_ok()) {
+      leader_text() + " refuses rank " + std::to_string(settings_.rank) + ": " + words.status.message();
+  if (words.status.is_ok()) {
     if (!is_genuine) return corrupt("it does not know the group's secret");
     state_ = State::kMember;
     silent_ = Nanos(0);
@@ -145,15 +142,14 @@ Status FollowerSession::on_welcome(const RankLink::Frame& frame) {
 }
 
 Status FollowerSession::on_plans(const RankLink::Frame& frame) {
-  Result<Plans> plans = decode_plans(frame.body);
-  if (!plans.is_ok()) return plans.status();
-  for (AgreedEvent& event : plans->events) {
+  LARDER_ASSIGN_OR_RETURN(Plans plans, decode_plans(frame.body));
+  for (AgreedEvent& event : plans.events) {
     if (!outstanding_.contains(event.op))
       return corrupt("operation " + std::to_string(event.op.v) + " is agreed alone");
     events_.push_back(std::move(event));
   }
   if (events_.size() > outstanding_.size()) return corrupt("an operation is agreed on twice");
-  for (const Plans::Plan& plan : plans->plans) {
+  for (const Plans::Plan& plan : plans.plans) {
     const std::uint64_t events = plans_.empty() ? applied_ : plans_.back().events;
     const std::uint64_t step = plans_.empty() ? 0 : plans_.back().step + 1;
     if (plan.step < step || plan.events < events || plan.events > applied_ + events_.size()) {

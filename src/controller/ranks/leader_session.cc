@@ -101,21 +101,20 @@ void LeaderSession::receive(LinkId link, std::string_view bytes) {
 
 Status LeaderSession::greet(Peer& peer, const RankLink::Frame& frame, LinkId link) {
   if (frame.head.kind != Kind::kHello) return corrupt("rank group: it did not say hello");
-  const Result<Hello> hello = decode_hello(frame.body);
-  if (!hello.is_ok()) return hello.status();
+  LARDER_ASSIGN_OR_RETURN(const Hello hello, decode_hello(frame.body));
   count_received(Kind::kHello);
-  peer.link.use_key(session_key(settings_.secret, peer.nonce, hello->nonce));
+  peer.link.use_key(session_key(settings_.secret, peer.nonce, hello.nonce));
   const bool is_genuine = peer.link.is_genuine(frame);
   const Status status = is_genuine
-                            ? check_hello(*hello)
+                            ? check_hello(hello)
                             : invalid_argument("the secret is not the leader's: give all ranks the same one, or none");
   if (!status.is_ok()) {
     refuse(peer, status, is_genuine);
     return status;
   }
-  peer.rank = hello->rank;
+  peer.rank = hello.rank;
   peer.silent = Nanos(0);
-  links_[hello->rank] = link;
+  links_[hello.rank] = link;
   peer.link.send(Kind::kWelcome, encode(Words{Status::ok()}));
   count_sent(Kind::kWelcome);
   peer.next_plan = first_plan_;
@@ -189,9 +188,8 @@ Status LeaderSession::on_frame(Peer& peer, const RankLink::Frame& frame) {
       return progress.is_ok() ? on_progress(peer, *progress) : progress.status();
     }
     case Kind::kFarewell: {
-      const Result<Words> words = decode_words(frame.body);
-      if (!words.is_ok()) return words.status();
-      lose(peer, "has ended (" + words->status.message() + ")");
+      LARDER_ASSIGN_OR_RETURN(const Words words, decode_words(frame.body));
+      lose(peer, "has ended (" + words.status.message() + ")");
       return Status::ok();
     }
     default: return corrupt("a follower says '" + std::string(kind_name(frame.head.kind)) + "'");

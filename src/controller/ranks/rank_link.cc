@@ -39,17 +39,16 @@ bool RankLink::is_made_with(const HmacSha256& code, const Frame& frame) const {
 Result<std::optional<RankLink::Frame>> RankLink::next() {
   const std::string_view left = std::string_view(input_).substr(read_);
   if (left.size() < kHeadBytes) return std::optional<Frame>();
-  const Result<Head> head = decode_head(left);
-  if (!head.is_ok()) return head.status();
-  if (!has_key_ && head->body_bytes > kMaxGreetingBytes) return corrupt("rank group: a greeting is too long");
-  if (head->number != next_in_) {
-    return corrupt("rank group: frame " + std::to_string(head->number) + " came instead of frame " +
+  LARDER_ASSIGN_OR_RETURN(const Head head, decode_head(left));
+  if (!has_key_ && head.body_bytes > kMaxGreetingBytes) return corrupt("rank group: a greeting is too long");
+  if (head.number != next_in_) {
+    return corrupt("rank group: frame " + std::to_string(head.number) + " came instead of frame " +
                    std::to_string(next_in_));
   }
-  const std::size_t bytes = kHeadBytes + head->body_bytes + kCodeBytes;
+  const std::size_t bytes = kHeadBytes + head.body_bytes + kCodeBytes;
   if (left.size() < bytes) return std::optional<Frame>();
   ++next_in_;
-  Frame frame{*head, std::string(left.substr(kHeadBytes, head->body_bytes)),
+  Frame frame{head, std::string(left.substr(kHeadBytes, head.body_bytes)),
               std::string(left.substr(bytes - kCodeBytes, kCodeBytes))};
   read_ += bytes;
   if (read_ == input_.size() || read_ >= kMaxBodyBytes) {

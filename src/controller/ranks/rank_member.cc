@@ -68,10 +68,9 @@ void RankMember::note_end() {
 
 Result<LinkId> RankMember::open_link(std::string peer) {
   if (!draw_) return unavailable("rank group: nobody draws its numbers");
-  const Result<Digest256> nonce = draw_();
-  if (!nonce.is_ok()) return nonce.status();
+  LARDER_ASSIGN_OR_RETURN(const Digest256 nonce, draw_());
   LockGuard guard(mutex_);
-  return session_->open(std::move(peer), *nonce);
+  return session_->open(std::move(peer), nonce);
 }
 
 void RankMember::receive(LinkId link, std::string_view bytes) {

@@ -207,13 +207,10 @@ void TcpRanks::dial() {
 }
 
 Status TcpRanks::dial_next(Connection& connection) {
-  const Result<std::vector<SocketAddress>> all = resolve_addresses(address_, false);
-  if (!all.is_ok()) return all.status();
-  const SocketAddress& to = (*all)[dials_++ % all->size()];
+  LARDER_ASSIGN_OR_RETURN(const std::vector<SocketAddress> all, resolve_addresses(address_, false));
+  const SocketAddress& to = all[dials_++ % all.size()];
   connection.address = to.text();
-  Result<OwnedSocket> socket = begin_connecting(to);
-  if (!socket.is_ok()) return socket.status();
-  connection.socket = std::move(*socket);
+  LARDER_ASSIGN_OR_RETURN(connection.socket, begin_connecting(to));
   connection.is_connecting = true;
   connection.close_by = clock_.now() + kDialLimit;
   return Status::ok();
@@ -337,9 +334,7 @@ Result<std::unique_ptr<TcpRankGroup>> TcpRankGroup::open(const RankAddress& addr
                             "one, or let them meet on 127.0.0.1");
   }
   if (is_leader) {
-    Result<OwnedSocket> listening = listen_at(*resolved, at.port);
-    if (!listening.is_ok()) return listening.status();
-    listener = std::move(listening).value();
+    LARDER_ASSIGN_OR_RETURN(listener, listen_at(*resolved, at.port));
   }
   if (!settings.draw) settings.draw = draw_of_system;
   settings.address = rank_address_text(at);

@@ -294,10 +294,10 @@ Status ReferenceEngine::check(const ModelSpec& model) {
   // Layers take their shapes from pools: a slot of each component is enough.
   ComponentCounts slots{};
   for (const ComponentKind c : kAllComponents) slots[index_of(c)] = model.has(c) ? 1 : 0;
-  const Result<std::unique_ptr<DevicePools>> pools = DevicePools::create(model, slots, host_memory_source());
-  if (!pools.is_ok()) return pools.status();
+  LARDER_ASSIGN_OR_RETURN(const std::unique_ptr<DevicePools> pools,
+                          DevicePools::create(model, slots, host_memory_source()));
   reference::Round throw_away;
-  const std::uint64_t parameters = reference::build_weights(**pools, throw_away, true).parameters;
+  const std::uint64_t parameters = reference::build_weights(*pools, throw_away, true).parameters;
   if (parameters <= reference::kMaxParameters) return Status::ok();
   return invalid_argument("model " + model.id + " has " + std::to_string(parameters) +
                           " parameters; the reference engine's limit is " + std::to_string(reference::kMaxParameters) +

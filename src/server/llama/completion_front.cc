@@ -106,9 +106,7 @@ Status CompletionFront::listen(const ListenOptions& options, const std::string& 
     busy.headers.emplace_back("Retry-After", "1");
     exchange->respond(std::move(busy));
   };
-  auto listener = HttpListener::create(options, handle, registry);
-  if (!listener.is_ok()) return listener.status();
-  listener_ = std::move(*listener);
+  LARDER_ASSIGN_OR_RETURN(listener_, HttpListener::create(options, handle, registry));
   return Status::ok();
 }
 

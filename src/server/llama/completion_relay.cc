@@ -375,11 +375,10 @@ void CompletionRelay::make_room(const LlamaRequest& asked, std::span<const Token
 }
 
 Result<std::string> CompletionRelay::write_file(const PrefixStore::Found& found, std::span<const TokenId> prompt) {
-  const auto bytes = parts_.store.load(found, prompt);
-  if (!bytes.is_ok()) return bytes.status();
+  LARDER_ASSIGN_OR_RETURN(const auto bytes, parts_.store.load(found, prompt));
   std::string name = restore_file_name(hold_.slot());
   const std::string path = join_path(parts_.slot_directory, name);
-  const std::span<const std::byte> contents = std::as_const(**bytes).bytes();
+  const std::span<const std::byte> contents = std::as_const(*bytes).bytes();
   Status written = write_restore_file(parts_.files, path, contents);
   if (written.code() == StatusCode::kOverloaded && remove_restore_files(parts_, hold_)) {
     written = write_restore_file(parts_.files, path, contents);

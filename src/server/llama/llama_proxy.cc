@@ -159,41 +159,31 @@ Proxy::~Proxy() {
 // ---- the start
 
 Status Proxy::start() {
-  const Result<HttpUrl> url = parse_http_url(settings_.upstream, settings_.upstream_ca);
-  if (!url.is_ok()) return url.status();
-  upstream_ = *url;
-  auto trace = TraceRecorder::open(settings_.trace, files_, clock_, metrics_.registry());
-  if (!trace.is_ok()) return trace.status();
-  trace_ = std::move(*trace);
+  LARDER_ASSIGN_OR_RETURN(upstream_, parse_http_url(settings_.upstream, settings_.upstream_ca));
+  LARDER_ASSIGN_OR_RETURN(trace_, TraceRecorder::open(settings_.trace, files_, clock_, metrics_.registry()));
   LARDER_RETURN_IF_ERROR(take_folder());
   // What is wrong with it is said before llama-server loads a model of minutes.
-  auto storage = PrefixStore::open_storage(settings_.store);
-  if (!storage.is_ok()) return storage.status();
+  LARDER_ASSIGN_OR_RETURN(auto storage, PrefixStore::open_storage(settings_.store));
   LARDER_RETURN_IF_ERROR(wait_for_server());
   HttpClient client(upstream_, settings_.quiet_limit, settings_.upstream_key);
   LlamaUpstream upstream(client);
-  const Result<UpstreamFacts> facts = ServerIdentity::ask(upstream, settings_.starts);
-  if (!facts.is_ok()) return facts.status();
-  const Result<SlotProbeSettings> described = describe(upstream, *facts);
-  if (!described.is_ok()) return described.status();
-  model_name_ = described->model;
-  proven_ = described->pools;
-  Result<SlotProbeResult> proven = probe_slots(upstream, files_, *described);
-  if (!proven.is_ok()) return proven.status();
-  format_ = std::move(proven->format);
-  auto store = PrefixStore::open(format_, settings_.store, std::move(*storage));
-  if (!store.is_ok()) return store.status();
-  store_ = std::move(*store);
-  slots_ = std::make_unique<SlotTable>(facts->slots, settings_.workers, clock_);
-  slots_->set_habits(proven->habits);
+  LARDER_ASSIGN_OR_RETURN(const UpstreamFacts facts, ServerIdentity::ask(upstream, settings_.starts));
+  LARDER_ASSIGN_OR_RETURN(const SlotProbeSettings described, describe(upstream, facts));
+  model_name_ = described.model;
+  proven_ = described.pools;
+  LARDER_ASSIGN_OR_RETURN(SlotProbeResult proven, probe_slots(upstream, files_, described));
+  format_ = std::move(proven.format);
+  LARDER_ASSIGN_OR_RETURN(store_, PrefixStore::open(format_, settings_.store, std::move(storage)));
+  slots_ = std::make_unique<SlotTable>(facts.slots, settings_.workers, clock_);
+  slots_->set_habits(proven.habits);
   saver_ = std::make_unique<SlotSaver>(
-      SlotSaver::Parts{format_, *store_, files_, metrics_, settings_.slot_directory, 2 * facts->slots + 4});
+      SlotSaver::Parts{format_, *store_, files_, metrics_, settings_.slot_directory, 2 * facts.slots + 4});
   const auto prove = [this](LlamaUpstream& asks, LlamaUpstream& own, const UpstreamFacts& now) {
     return prove_again(asks, own, now);
   };
   identity_ =
-      std::make_unique<ServerIdentity>(*facts, ServerIdentity::Parts{*slots_, clock_, metrics_, settings_.starts, prove,
-                                                                     settings_.slots_limit, settings_.proof_pause});
+      std::make_unique<ServerIdentity>(facts, ServerIdentity::Parts{*slots_, clock_, metrics_, settings_.starts, prove,
+                                                                    settings_.slots_limit, settings_.proof_pause});
   parts_ = std::unique_ptr<RelayParts>(new RelayParts{format_,
                                                       *store_,
                                                       *slots_,
@@ -204,7 +194,7 @@ Status Proxy::start() {
                                                       *identity_,
                                                       settings_.slot_directory,
                                                       settings_.saves,
-                                                      facts->slot_context,
+                                                      facts.slot_context,
                                                       settings_.shifts_context,
                                                       {trace_.get(), model_name_},
                                                       recent_});
@@ -214,17 +204,14 @@ Status Proxy::start() {
 // Nobody else composes files there.
 Status Proxy::take_folder() {
   LARDER_RETURN_IF_ERROR(files_.make_dirs(settings_.slot_directory));
-  auto lock = files_.lock(join_path(settings_.slot_directory, kProxyLockName));
-  if (!lock.is_ok()) return lock.status();
-  folder_ = std::move(*lock);
+  LARDER_ASSIGN_OR_RETURN(folder_, files_.lock(join_path(settings_.slot_directory, kProxyLockName)));
   return remove_files();
 }
 
 // What a killed proxy has left behind, and at the end the files of restores: the folder may be memory.
 Status Proxy::remove_files() {
-  const auto names = files_.list(settings_.slot_directory);
-  if (!names.is_ok()) return names.status();
-  for (const std::string& name : *names) {
+  LARDER_ASSIGN_OR_RETURN(const auto names, files_.list(settings_.slot_directory));
+  for (const std::string& name : names) {
     if (!name.starts_with("larder-") || !name.ends_with(".slot")) continue;
     LARDER_RETURN_IF_ERROR(files_.remove(join_path(settings_.slot_directory, name)));
   }
@@ -284,14 +271,12 @@ Result<SlotProbeSettings> Proxy::describe(LlamaUpstream& upstream, const Upstrea
   probe.directory = settings_.slot_directory;
   probe.window_tokens = sliding_window_of(gguf->first);
   probe.pools.model = gguf->identity;
-  const Result<Digest256> data = settings_.hashes_data ? whole_hash_.of(files_, *gguf) : sample_gguf(files_, *gguf);
-  if (!data.is_ok()) return data.status();
-  probe.pools.data = *data;
-  const Result<std::string> adapters = adapters_of(upstream);
-  if (!adapters.is_ok()) return adapters.status();
+  LARDER_ASSIGN_OR_RETURN(probe.pools.data,
+                          settings_.hashes_data ? whole_hash_.of(files_, *gguf) : sample_gguf(files_, *gguf));
+  LARDER_ASSIGN_OR_RETURN(const std::string adapters, adapters_of(upstream));
   std::string vectors;
   for (const std::string& one : settings_.control_vectors) vectors += contents_of(one, "a control vector");
-  probe.pools.overrides = fmt::format("llama.cpp {}; adapters {}; {}{}{}{}", facts.build, *adapters, settings_.identity,
+  probe.pools.overrides = fmt::format("llama.cpp {}; adapters {}; {}{}{}{}", facts.build, adapters, settings_.identity,
                                       vectors, context_identity(*gguf, facts.slot_context), environment_identity());
   probe.pools.page_size = settings_.saves.page_size;
   return probe;

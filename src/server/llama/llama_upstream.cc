@@ -93,31 +93,30 @@ Status LlamaUpstream::check_health() {
 }
 
 Result<UpstreamFacts> LlamaUpstream::facts() {
-  const Result<PlainJson> body = answer_of("GET /props", client_.request("GET", "/props"));
-  if (!body.is_ok()) return body.status();
+  LARDER_ASSIGN_OR_RETURN(const PlainJson body, answer_of("GET /props", client_.request("GET", "/props")));
   UpstreamFacts facts;
-  facts.model_path = text_at(*body, "/model_path");
-  facts.build = text_at(*body, "/build_info");
-  facts.instance = text_at(*body, "/media_marker");
-  const PlainJson* sleeps = at(*body, "/is_sleeping");
+  facts.model_path = text_at(body, "/model_path");
+  facts.build = text_at(body, "/build_info");
+  facts.instance = text_at(body, "/media_marker");
+  const PlainJson* sleeps = at(body, "/is_sleeping");
   facts.is_sleeping = sleeps != nullptr && *sleeps == true;
-  facts.slots = static_cast<std::uint32_t>(size_at(*body, "/total_slots"));
-  facts.slot_context = static_cast<std::uint32_t>(size_at(*body, "/default_generation_settings/n_ctx"));
+  facts.slots = static_cast<std::uint32_t>(size_at(body, "/total_slots"));
+  facts.slot_context = static_cast<std::uint32_t>(size_at(body, "/default_generation_settings/n_ctx"));
   if (facts.slots == 0 || facts.slot_context == 0) return other_shape("GET /props");
   return facts;
 }
 
 Result<std::string> LlamaUpstream::adapters() {
-  const Result<PlainJson> body = answer_of("GET /lora-adapters", client_.request("GET", "/lora-adapters"));
-  if (!body.is_ok()) return body.status();
-  return body->dump(-1, ' ', false, PlainJson::error_handler_t::replace);
+  LARDER_ASSIGN_OR_RETURN(const PlainJson body,
+                          answer_of("GET /lora-adapters", client_.request("GET", "/lora-adapters")));
+  return body.dump(-1, ' ', false, PlainJson::error_handler_t::replace);
 }
 
 Result<std::vector<TokenId>> LlamaUpstream::tokenize(std::string_view text) {
   const PlainJson question = {{"content", text}, {"add_special", true}, {"parse_special", true}};
-  const auto body = answer_of("POST /tokenize", client_.request("POST", "/tokenize", dump_json(question)));
-  if (!body.is_ok()) return body.status();
-  const PlainJson* tokens = at(*body, "/tokens");
+  LARDER_ASSIGN_OR_RETURN(const auto body,
+                          answer_of("POST /tokenize", client_.request("POST", "/tokenize", dump_json(question))));
+  const PlainJson* tokens = at(body, "/tokens");
   if (tokens == nullptr || !tokens->is_array()) return other_shape("POST /tokenize");
   std::vector<TokenId> out;
   out.reserve(tokens->size());
@@ -129,9 +128,9 @@ Result<std::vector<TokenId>> LlamaUpstream::tokenize(std::string_view text) {
 }
 
 Result<std::string> LlamaUpstream::apply_template(std::string_view body) {
-  const auto answer = answer_of("POST /apply-template", client_.request("POST", "/apply-template", body));
-  if (!answer.is_ok()) return answer.status();
-  const PlainJson* prompt = at(*answer, "/prompt");
+  LARDER_ASSIGN_OR_RETURN(const auto answer,
+                          answer_of("POST /apply-template", client_.request("POST", "/apply-template", body)));
+  const PlainJson* prompt = at(answer, "/prompt");
   if (prompt == nullptr || !prompt->is_string()) return other_shape("POST /apply-template");
   return prompt->get<std::string>();
 }
@@ -139,10 +138,10 @@ Result<std::string> LlamaUpstream::apply_template(std::string_view body) {
 Result<std::uint64_t> LlamaUpstream::prefill(std::uint32_t slot, std::span<const TokenId> prompt) {
   const std::string body = fmt::format(
       R"({{"prompt":{},"n_predict":0,"cache_prompt":true,"n_cache_reuse":0,"id_slot":{}}})", tokens_text(prompt), slot);
-  const auto answer = answer_of("POST /completion", client_.request("POST", "/completion", body));
-  if (!answer.is_ok()) return answer.status();
-  if (at(*answer, "/timings/cache_n") == nullptr) return other_shape("POST /completion");
-  return size_at(*answer, "/timings/cache_n");
+  LARDER_ASSIGN_OR_RETURN(const auto answer,
+                          answer_of("POST /completion", client_.request("POST", "/completion", body)));
+  if (at(answer, "/timings/cache_n") == nullptr) return other_shape("POST /completion");
+  return size_at(answer, "/timings/cache_n");
 }
 
 Result<Continuation> LlamaUpstream::continue_greedily(std::uint32_t slot, std::span<const TokenId> prompt,
@@ -151,14 +150,14 @@ Result<Continuation> LlamaUpstream::continue_greedily(std::uint32_t slot, std::s
       fmt::format(R"({{"prompt":{},"n_predict":{},"cache_prompt":true,"n_cache_reuse":0,"id_slot":{},"temperature":0,)"
                   R"("samplers":["top_k"],"top_k":1,"ignore_eos":true,"n_probs":1,"return_tokens":true}})",
                   tokens_text(prompt), count, slot);
-  const auto answer = answer_of("POST /completion", client_.request("POST", "/completion", body));
-  if (!answer.is_ok()) return answer.status();
-  const PlainJson* probabilities = at(*answer, "/completion_probabilities");
-  if (probabilities == nullptr || !probabilities->is_array() || at(*answer, "/timings/cache_n") == nullptr) {
+  LARDER_ASSIGN_OR_RETURN(const auto answer,
+                          answer_of("POST /completion", client_.request("POST", "/completion", body)));
+  const PlainJson* probabilities = at(answer, "/completion_probabilities");
+  if (probabilities == nullptr || !probabilities->is_array() || at(answer, "/timings/cache_n") == nullptr) {
     return other_shape("POST /completion");
   }
   Continuation out;
-  out.cached = size_at(*answer, "/timings/cache_n");
+  out.cached = size_at(answer, "/timings/cache_n");
   for (const PlainJson& one : *probabilities) {
     const PlainJson *token = at(one, "/id"), *value = at(one, "/logprob");
     if (token == nullptr || !token->is_number_integer() || value == nullptr || !value->is_number()) {

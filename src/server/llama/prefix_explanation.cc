@@ -26,9 +26,7 @@ Result<std::vector<TokenId>> prompt_of(const nlohmann::json& question, Explained
   }
   std::string text;
   if (question.contains("messages")) {
-    const Result<std::string> made = server.apply_template(body);
-    if (!made.is_ok()) return made.status();
-    text = *made;
+    LARDER_ASSIGN_OR_RETURN(text, server.apply_template(body));
   } else {
     JsonReader reader(question);
     reader.read("text", text);
@@ -117,22 +115,18 @@ Json report_of(const ExplainParts& parts, const Tiers& tiers) {
 }  // namespace
 
 Result<std::string> explain_prefix(const ExplainParts& parts, ExplainedServer& server, std::string_view body) {
-  const Result<nlohmann::json> question = parse_json_object(body);
-  if (!question.is_ok()) return question.status();
-  const auto tokens = prompt_of(*question, server, body);
-  if (!tokens.is_ok()) return tokens.status();
-  if (tokens->empty()) return invalid_argument("the prompt has no tokens");
+  LARDER_ASSIGN_OR_RETURN(const nlohmann::json question, parse_json_object(body));
+  LARDER_ASSIGN_OR_RETURN(const auto tokens, prompt_of(question, server, body));
+  if (tokens.empty()) return invalid_argument("the prompt has no tokens");
   std::string salt;
-  JsonReader reader(*question);
+  JsonReader reader(question);
   reader.read("cache_salt", salt);
   if (!reader.is_ok()) return reader.status();
   Tiers tiers;
-  tiers.prompt = tokens->size();
-  tiers.slot = server.best_slot(*tokens, salt);
-  auto found = parts.store.find(*tokens, salt, false);
-  if (!found.is_ok()) return found.status();
-  tiers.host = std::move(*found);
-  auto stored = parts.store.stored(*tokens, salt);
+  tiers.prompt = tokens.size();
+  tiers.slot = server.best_slot(tokens, salt);
+  LARDER_ASSIGN_OR_RETURN(tiers.host, parts.store.find(tokens, salt, false));
+  auto stored = parts.store.stored(tokens, salt);
   tiers.storage_status = stored.status();
   if (stored.is_ok()) tiers.stored = std::move(*stored);
   if (tiers.stored) tiers.stored_tokens = tiers.stored->pages * parts.format.page_size();

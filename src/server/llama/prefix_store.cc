@@ -168,14 +168,10 @@ Status PrefixStoreImpl::start() {
   if (options_.events.is_on) {
     const KvEventShape shape{options_.events.form, options_.events.all_components, format_.page_size(),
                              static_cast<std::uint32_t>(format_.pools.window.pages * format_.page_size()), 0};
-    auto events = open_kv_event_publisher(options_.events, shape, nullptr);
-    if (!events.is_ok()) return events.status();
-    events_ = std::move(*events);
+    LARDER_ASSIGN_OR_RETURN(events_, open_kv_event_publisher(options_.events, shape, nullptr));
     options.events = events_.get();
   }
-  auto engine = EngineConnector::open(options);
-  if (!engine.is_ok()) return engine.status();
-  engine_ = std::move(*engine);
+  LARDER_ASSIGN_OR_RETURN(engine_, EngineConnector::open(options));
   if (store_) LARDER_RETURN_IF_ERROR(connector().attach_storage(store_->backend()));
   return thread_.post([this] { loop(); });
 }
@@ -285,9 +281,8 @@ void PrefixStoreImpl::begin_load(LookupId lookup, std::uint64_t pages, const std
   request.lookup = lookup;
   request.pages = pages;
   request.writer = [this, draft](PoolName pool, std::uint64_t page, std::span<const ConstBytes> bytes) {
-    Result<std::span<std::byte>> place = draft->place(engine_->model().index_of(pool), page);
-    if (!place.is_ok()) return place.status();
-    std::byte* to = place->data();
+    LARDER_ASSIGN_OR_RETURN(std::span<std::byte> place, draft->place(engine_->model().index_of(pool), page));
+    std::byte* to = place.data();
     for (const ConstBytes& piece : bytes) to = std::copy(piece.begin(), piece.end(), to);
     return Status::ok();
   };
@@ -323,9 +318,8 @@ Status PrefixStoreImpl::try_save(const WaitingSave& save) {
     }
     return Status::ok();
   };
-  const Result<TransferId> id = connector().save(request);
-  if (!id.is_ok()) return id.status();
-  saves_.emplace(id->v, save.answer);
+  LARDER_ASSIGN_OR_RETURN(const TransferId id, connector().save(request));
+  saves_.emplace(id.v, save.answer);
   return Status::ok();
 }
 
@@ -379,15 +373,14 @@ Result<std::optional<StoredPrefix>> PrefixStoreImpl::stored(std::span<const Toke
   const EngineModel& model = engine_->model();
   NamespaceScope scope;  // one rank, as the connector's
   scope.salt = salt;
-  Result<StoredPrefix> found = find_stored(store_->backend(), model.spec, scope, prompt, kExistsLimit);
-  if (!found.is_ok()) return found.status();
+  LARDER_ASSIGN_OR_RETURN(StoredPrefix found, find_stored(store_->backend(), model.spec, scope, prompt, kExistsLimit));
   std::vector<std::uint64_t> in_order;  // the model may list its pools otherwise
   for (const PoolName name : model.numbers) {
     const auto at = std::ranges::find(model.spec.pools, name, &PoolSpec::name) - model.spec.pools.begin();
-    in_order.push_back(found->pool_pages.at(static_cast<std::size_t>(at)));
+    in_order.push_back(found.pool_pages.at(static_cast<std::size_t>(at)));
   }
-  found->pool_pages = std::move(in_order);
-  return std::optional<StoredPrefix>(std::move(*found));
+  found.pool_pages = std::move(in_order);
+  return std::optional<StoredPrefix>(std::move(found));
 }
 
 Result<std::shared_ptr<ByteBuffers::Buffer>> PrefixStoreImpl::load(const Found& found,
@@ -397,9 +390,9 @@ Result<std::shared_ptr<ByteBuffers::Buffer>> PrefixStoreImpl::load(const Found& 
   const auto answer = std::make_shared<std::promise<Result<LoadResult>>>();
   auto future = answer->get_future();
   post([this, id = found.id_, pages, draft, answer] { begin_load(id, pages, draft, answer); });
-  const Result<LoadResult> loaded = wait_for(std::move(future), kCopyLimit, "reading a prefix from host memory");
-  if (!loaded.is_ok()) return loaded.status();
-  LARDER_RETURN_IF_ERROR(loaded->status);
+  LARDER_ASSIGN_OR_RETURN(const LoadResult loaded,
+                          wait_for(std::move(future), kCopyLimit, "reading a prefix from host memory"));
+  LARDER_RETURN_IF_ERROR(loaded.status);
   return draft->compose(prompt, 1, buffers_);
 }
 

@@ -130,12 +130,11 @@ Result<ServerIdentity::Checked> ServerIdentity::check(LlamaUpstream& client, Lla
       LockGuard guard(mutex_);
       enter(stay);
     }
-    const Result<UpstreamFacts> now = ask_now(client);
-    if (!now.is_ok()) return now.status();
+    LARDER_ASSIGN_OR_RETURN(const UpstreamFacts now, ask_now(client));
     {
       LockGuard guard(mutex_);
       enter(stay);
-      if (auto answer = verdict(*now)) return std::move(*answer);
+      if (auto answer = verdict(now)) return std::move(*answer);
     }
     const TimePoint end = parts_.clock.now() + parts_.slots_limit;
     if (!wait_for_older(stay, end, is_gone)) {
@@ -205,31 +204,30 @@ bool ServerIdentity::meet(const UpstreamFacts& now) {
 
 Result<ServerIdentity::Checked> ServerIdentity::prove_again(LlamaUpstream& client, LlamaUpstream& own) {
   const Turn turn(*this);
-  const Result<UpstreamFacts> now = ask_now(own);
-  if (!now.is_ok()) return now.status();
+  LARDER_ASSIGN_OR_RETURN(const UpstreamFacts now, ask_now(own));
   std::uint64_t version = 0;
   bool is_same = false;
   {
     LockGuard guard(mutex_);  // somebody else was first, perhaps
-    if (auto answer = verdict(*now)) return std::move(*answer);
+    if (auto answer = verdict(now)) return std::move(*answer);
     if (older_ > 0) return Checked();  // its adapters were changed since
     version = version_;
-    is_same = meet(*now);
+    is_same = meet(now);
   }
   parts_.slots.forget_all();
   log_info("proxy", fmt::format("llama-server {}: it is proven again",
                                 is_same ? "has slept, or its adapters were changed" : "was started anew"));
   const std::uint32_t slots = parts_.slots.size();
   Proof proven;
-  if (now->slots == slots) {
-    proven = parts_.prove(client, own, *now);
+  if (now.slots == slots) {
+    proven = parts_.prove(client, own, now);
   } else {
-    proven.status = conflict(fmt::format("it has {} slots, and had {}", now->slots, slots));
+    proven.status = conflict(fmt::format("it has {} slots, and had {}", now.slots, slots));
   }
   LockGuard guard(mutex_);
   if (changing_ > 0 || version != version_) return Checked();  // its adapters were changed while it was proven
   if (!proven.status.is_ok()) return note_failure(proven);
-  facts_ = *now;
+  facts_ = now;
   is_proven_ = true;
   pause_ = Nanos{0};
   return Checked(version_);

@@ -20,22 +20,19 @@ Result<std::shared_ptr<ByteBuffers::Buffer>> read_slot_file(FileSystem& files, c
                                                             ByteBuffers& buffers) {
   auto file = files.open(path, {});
   if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  std::shared_ptr<ByteBuffers::Buffer> buffer = buffers.take(static_cast<std::size_t>(*size));
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t size, (*file)->size_bytes());
+  std::shared_ptr<ByteBuffers::Buffer> buffer = buffers.take(static_cast<std::size_t>(size));
   LARDER_RETURN_IF_ERROR(read_exactly(**file, buffer->bytes(), 0));
   return buffer;
 }
 
 Result<std::shared_ptr<const SavedSlot>> SavedSlot::parse(const SlotFormat& format,
                                                           std::shared_ptr<ByteBuffers::Buffer> bytes) {
-  Result<SlotFile> file = parse_slot_file(bytes->bytes());
-  if (!file.is_ok()) return file.status();
-  Result<SequenceBlob> blob = parse_sequence_blob(file->blob, format.geometry, kSlotForm);
-  if (!blob.is_ok()) return blob.status();
+  LARDER_ASSIGN_OR_RETURN(SlotFile file, parse_slot_file(bytes->bytes()));
+  LARDER_ASSIGN_OR_RETURN(SequenceBlob blob, parse_sequence_blob(file.blob, format.geometry, kSlotForm));
   const std::shared_ptr<SavedSlot> out(new SavedSlot(format));
   out->bytes_ = std::move(bytes);
-  LARDER_RETURN_IF_ERROR(out->take(std::move(file->tokens), std::move(*blob)));
+  LARDER_RETURN_IF_ERROR(out->take(std::move(file.tokens), std::move(blob)));
   return std::shared_ptr<const SavedSlot>(out);
 }
 
@@ -156,10 +153,9 @@ Result<std::shared_ptr<ByteBuffers::Buffer>> SlotDraft::compose(std::span<const 
   if (contents.end > tokens.size()) {
     return internal_error(fmt::format("{} tokens for a slot of {}", tokens.size(), contents.end));
   }
-  const Result<std::size_t> size = composed_bytes(format_.geometry, contents);
-  if (!size.is_ok()) return size.status();
+  LARDER_ASSIGN_OR_RETURN(const std::size_t size, composed_bytes(format_.geometry, contents));
   const std::size_t head = format_.is_in_process ? 0 : slot_head_bytes(contents.end);
-  std::shared_ptr<ByteBuffers::Buffer> out = buffers.take(head + *size);
+  std::shared_ptr<ByteBuffers::Buffer> out = buffers.take(head + size);
   if (head > 0) write_slot_head(tokens.first(contents.end), out->bytes().first(head));
   LARDER_RETURN_IF_ERROR(compose_blob(format_.geometry, contents, out->bytes().subspan(head)));
   return out;

@@ -58,10 +58,9 @@ class SlotProbe {
     std::string text;
     while (prompt_.size() < std::size_t{2} * page_ + kTail) {
       text += fmt::format("{}{} ", kText, text.size());
-      Result<std::vector<TokenId>> tokens = upstream_.tokenize(text);
-      if (!tokens.is_ok()) return tokens.status();
-      if (tokens->size() <= prompt_.size()) return unsupported("/tokenize gives no tokens for text");
-      prompt_ = std::move(*tokens);
+      LARDER_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, upstream_.tokenize(text));
+      if (tokens.size() <= prompt_.size()) return unsupported("/tokenize gives no tokens for text");
+      prompt_ = std::move(tokens);
     }
     prompt_.resize(std::size_t{2} * page_ + kTail);
     return upstream_.erase_slot(kSlot);
@@ -69,8 +68,7 @@ class SlotProbe {
 
   Status save_both() {
     for (const std::uint32_t count : {1u, 2u}) {
-      const Result<std::uint64_t> prefilled = upstream_.prefill(kSlot, pages(count));
-      if (!prefilled.is_ok()) return prefilled.status();
+      LARDER_RETURN_IF_ERROR(upstream_.prefill(kSlot, pages(count)).status());
       const std::string_view name = count == 1 ? kFirst : kSecond;
       LARDER_RETURN_IF_ERROR(upstream_.save_slot(kSlot, name));
       auto bytes = read_slot_file(files_, path_of(name), buffers_);
@@ -87,17 +85,13 @@ class SlotProbe {
   }
 
   Status learn() {
-    const auto file = parse_slot_file(std::as_const(*second_bytes_).bytes());
-    if (!file.is_ok()) return file.status();
-    Result<BlobGeometry> geometry = learn_geometry(file->blob, false, settings_.window_tokens);
-    if (!geometry.is_ok()) return geometry.status();
-    Result<ModelPools> pools = model_pools(*geometry, settings_.pools);
-    if (!pools.is_ok()) return pools.status();
-    result.format = {std::move(*geometry), std::move(*pools)};
+    LARDER_ASSIGN_OR_RETURN(const auto file, parse_slot_file(std::as_const(*second_bytes_).bytes()));
+    LARDER_ASSIGN_OR_RETURN(BlobGeometry geometry, learn_geometry(file.blob, false, settings_.window_tokens));
+    LARDER_ASSIGN_OR_RETURN(ModelPools pools, model_pools(geometry, settings_.pools));
+    result.format = {std::move(geometry), std::move(pools)};
     for (auto [bytes, to, count] : {std::tuple{first_bytes_, &first_, 1u}, {second_bytes_, &second_, 2u}}) {
-      auto slot = SavedSlot::parse(result.format, bytes);
-      if (!slot.is_ok()) return slot.status();
-      *to = std::move(*slot);
+      LARDER_ASSIGN_OR_RETURN(auto slot, SavedSlot::parse(result.format, bytes));
+      *to = std::move(slot);
       if (!std::ranges::equal((*to)->tokens(), pages(count)) || (*to)->end() != pages(count).size()) {
         return corrupt(fmt::format("a slot that has computed {} tokens was saved with {}, and a state of {}",
                                    pages(count).size(), (*to)->tokens().size(), (*to)->end()));
@@ -107,9 +101,7 @@ class SlotProbe {
   }
 
   Status go_on(Continuation& out) {
-    Result<Continuation> answer = upstream_.continue_greedily(kSlot, prompt_, kAnswer);
-    if (!answer.is_ok()) return answer.status();
-    out = std::move(*answer);
+    LARDER_ASSIGN_OR_RETURN(out, upstream_.continue_greedily(kSlot, prompt_, kAnswer));
     return Status::ok();
   }
 
@@ -121,11 +113,10 @@ class SlotProbe {
     EngineHabits& habits = result.habits;
     habits.rolls_back = result.format.is_dense();
     habits.checkpoint_offset = !habits.rolls_back && computed <= kTail ? static_cast<std::uint32_t>(computed) : 0;
-    const Result<UpstreamFacts> facts = upstream_.facts();
-    if (!facts.is_ok()) return facts.status();
+    LARDER_ASSIGN_OR_RETURN(const UpstreamFacts facts, upstream_.facts());
     const BlobGeometry& geometry = result.format.geometry;
-    const bool shares_cells = facts->slots > 1 && geometry.streams == 1 && (geometry.full || geometry.window);
-    if (shares_cells) habits.shared_context = facts->slot_context;  // which is the whole one, or a limit below it
+    const bool shares_cells = facts.slots > 1 && geometry.streams == 1 && (geometry.full || geometry.window);
+    if (shares_cells) habits.shared_context = facts.slot_context;  // which is the whole one, or a limit below it
     return Status::ok();
   }
 
@@ -134,22 +125,19 @@ class SlotProbe {
     const ModelPools& pools = result.format.pools;
     SlotDraft draft(result.format, 1, 0, buffers_);
     for (std::size_t pool = 0; pool < pools.space.pools.size(); ++pool) {
-      const Result<std::span<std::byte>> place = draft.place(pool, 0);
-      if (!place.is_ok()) return place.status();
-      LARDER_RETURN_IF_ERROR((pool == pools.kv ? second_ : first_)->cut(pool, 0, *place));
+      LARDER_ASSIGN_OR_RETURN(const std::span<std::byte> place, draft.place(pool, 0));
+      LARDER_RETURN_IF_ERROR((pool == pools.kv ? second_ : first_)->cut(pool, 0, place));
     }
-    const auto exact = draft.compose(pages(1), 0, buffers_);
-    if (!exact.is_ok()) return exact.status();
-    const std::span<const std::byte> ours = std::as_const(**exact).bytes(),
+    LARDER_ASSIGN_OR_RETURN(const auto exact, draft.compose(pages(1), 0, buffers_));
+    const std::span<const std::byte> ours = std::as_const(*exact).bytes(),
                                      theirs = std::as_const(*first_bytes_).bytes();
     if (!std::ranges::equal(blob_of(ours), blob_of(theirs))) {
       return corrupt("a page and a checkpoint, put together, are not the bytes that were saved");
     }
-    const auto restorable = draft.compose(pages(1), 1, buffers_);
-    if (!restorable.is_ok()) return restorable.status();
+    LARDER_ASSIGN_OR_RETURN(const auto restorable, draft.compose(pages(1), 1, buffers_));
     auto file = files_.open(path_of(kComposed), {.write = true, .create = true, .for_others = true, .truncate = true});
     if (!file.is_ok()) return file.status();
-    return write_fully(**file, std::as_const(**restorable).bytes(), 0);
+    return write_fully(**file, std::as_const(*restorable).bytes(), 0);
   }
   // Tokens may be written in two ways (slot_file.h).
   static std::span<const std::byte> blob_of(std::span<const std::byte> bytes) {

@@ -61,20 +61,17 @@ void SlotSaver::take_apart(const std::string& path, const std::vector<TokenId>& 
 
 Result<SaveOutcome> SlotSaver::try_to_save(const std::string& path, const std::vector<TokenId>& prompt,
                                            const std::string& salt, bool has_answer) {
-  auto bytes = read_slot_file(parts_.files, path, parts_.store.buffers());
-  if (!bytes.is_ok()) return bytes.status();
-  const auto slot = SavedSlot::parse(parts_.format, std::move(*bytes));
-  if (!slot.is_ok()) return slot.status();
-  const std::span<const TokenId> tokens = (*slot)->tokens();
+  LARDER_ASSIGN_OR_RETURN(auto bytes, read_slot_file(parts_.files, path, parts_.store.buffers()));
+  LARDER_ASSIGN_OR_RETURN(const auto slot, SavedSlot::parse(parts_.format, std::move(bytes)));
+  const std::span<const TokenId> tokens = slot->tokens();
   const bool is_ours = tokens.size() >= prompt.size() && std::equal(prompt.begin(), prompt.end(), tokens.begin()) &&
-                       (has_answer || ((*slot)->end() == prompt.size() && tokens.size() == prompt.size()));
+                       (has_answer || (slot->end() == prompt.size() && tokens.size() == prompt.size()));
   if (!is_ours) return SaveOutcome::kOtherSlot;
-  const std::uint64_t end = (*slot)->end() / parts_.format.page_size() * parts_.format.page_size();
+  const std::uint64_t end = slot->end() / parts_.format.page_size() * parts_.format.page_size();
   if (end == 0) return SaveOutcome::kKnown;
-  const Result<SaveResult> saved = parts_.store.save(*slot, end, salt);
-  if (!saved.is_ok()) return saved.status();
-  if (saved->stop != SaveStop::kNone) return SaveOutcome::kNoRoom;
-  return saved->bytes > 0 ? SaveOutcome::kSaved : SaveOutcome::kKnown;
+  LARDER_ASSIGN_OR_RETURN(const SaveResult saved, parts_.store.save(slot, end, salt));
+  if (saved.stop != SaveStop::kNone) return SaveOutcome::kNoRoom;
+  return saved.bytes > 0 ? SaveOutcome::kSaved : SaveOutcome::kKnown;
 }
 
 }  // namespace larder::llama

@@ -283,19 +283,16 @@ Result<std::unique_ptr<TraceRecorder>> TraceRecorder::open(const TraceOptions& o
                                                            const TraceLimits& limits) {
   LARDER_RETURN_IF_ERROR(check_trace_options(options));
   if (options.path.empty()) return std::unique_ptr<TraceRecorder>();
-  const Result<std::string> secret = secret_of(options);
-  if (!secret.is_ok()) return secret.status();
-  const Result<std::uint64_t> max_bytes = parse_size_bytes(options.max_size);
-  if (!max_bytes.is_ok()) return max_bytes.status();
-  auto file = TraceFile::open(files, options.path, options.block_tokens, *max_bytes);
-  if (!file.is_ok()) return file.status();
-  if (!(*file)->is_empty() && options.key_file.empty()) {
+  LARDER_ASSIGN_OR_RETURN(const std::string secret, secret_of(options));
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t max_bytes, parse_size_bytes(options.max_size));
+  LARDER_ASSIGN_OR_RETURN(auto file, TraceFile::open(files, options.path, options.block_tokens, max_bytes));
+  if (!file->is_empty() && options.key_file.empty()) {
     log_warning("trace", fmt::format("'{}' is continued with a new key, so that what these requests share with its "
                                      "earlier ones cannot be seen: --record-trace-key",
                                      options.path));
   }
   log_info("trace", fmt::format("requests are recorded to '{}'", options.path));
-  auto core = std::make_shared<TraceCore>(TraceIds(*secret, options.block_tokens), std::move(*file), clock, *max_bytes,
+  auto core = std::make_shared<TraceCore>(TraceIds(secret, options.block_tokens), std::move(file), clock, max_bytes,
                                           limits, metrics);
   std::unique_ptr<Executor> own;
   if (executor == nullptr) own = std::make_unique<ThreadPoolExecutor>("trace", 1, 2);

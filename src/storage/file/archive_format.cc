@@ -105,9 +105,8 @@ Result<std::uint64_t> archive_group_bytes(std::span<const std::byte> start) {
 
 Result<ArchiveGroup> decode_archive_group(std::span<const std::byte> bytes) {
   LARDER_RETURN_IF_ERROR(check(bytes, kGroupMagic, "group"));
-  const Result<std::uint64_t> length = archive_group_bytes(bytes);
-  if (!length.is_ok()) return length.status();
-  if (*length != bytes.size()) return corrupt("archive: a group whose head has another length");
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t length, archive_group_bytes(bytes));
+  if (length != bytes.size()) return corrupt("archive: a group whose head has another length");
   ArchiveGroup group;
   load_digest(bytes.data() + kNamespaceAt, group.namespace_digest);
   group.number = load_le<std::uint64_t>(bytes.data() + kNumberAt);

@@ -59,9 +59,8 @@ class Importer {
         if (page.payload_bytes > 0) item.payload.push_back({group.payloads[i].data(), group.payloads[i].size()});
       }
     }
-    auto ticket = answers_.reserve();
-    if (!ticket.is_ok()) return ticket.status();
-    const auto shared = std::make_shared<Inbox<WriteResult>::Ticket>(std::move(*ticket));
+    LARDER_ASSIGN_OR_RETURN(auto ticket, answers_.reserve());
+    const auto shared = std::make_shared<Inbox<WriteResult>::Ticket>(std::move(ticket));
     LARDER_RETURN_IF_ERROR(backend_.submit_write(std::move(request), [shared](WriteResult answer) {
       Inbox<WriteResult>::push(std::move(*shared), std::move(answer));
     }));
@@ -124,13 +123,12 @@ void pass_over(const ArchiveReader::Group& group, ImportResult& result) {
 
 Result<ImportResult> import_archive(File& file, StorageBackend* backend, const ImportOptions& options) {
   if (backend == nullptr && !options.dry_run) return invalid_argument("import: no backend");
-  Result<ArchiveReader> reader = ArchiveReader::open(file);
-  if (!reader.is_ok()) return reader.status();
+  LARDER_ASSIGN_OR_RETURN(ArchiveReader reader, ArchiveReader::open(file));
   ImportResult result;
   Batch batch;
   const std::uint64_t evicted_before = backend == nullptr ? 0 : backend->stats().evicted;
   while (result.end.is_ok()) {
-    Result<std::optional<ArchiveReader::Group>> next = reader->next();
+    Result<std::optional<ArchiveReader::Group>> next = reader.next();
     if (!next.is_ok()) {
       result.end = next.status();
       break;
@@ -138,7 +136,7 @@ Result<ImportResult> import_archive(File& file, StorageBackend* backend, const I
     std::optional<ArchiveReader::Group>& found = *next;
     if (!found) break;
     ArchiveReader::Group& group = *found;
-    if (options.progress) options.progress(reader->position(), reader->file_bytes());
+    if (options.progress) options.progress(reader.position(), reader.file_bytes());
     if (!group.status.is_ok()) {
       if (result.damaged_groups++ == 0) result.first_problem = group.status;
     } else if (!narrow(options.selection, group)) {

@@ -12,7 +12,7 @@
 namespace larder::file_store {
 namespace {
 
-constexpr std::uint64_t kPages = 200;
+constexpr std::uint64_t kBadSectorPages = 200;
 constexpr std::size_t kPageBytesEach = 6000;
 
 class BadSectorFile final : public sim::PassingFile {
@@ -39,8 +39,8 @@ class BadSector : public ::testing::Test {
   std::vector<std::uint64_t> write() {
     SegmentBuilder segment(files_, "/a", store_, 1);
     std::vector<std::uint64_t> places;
-    for (std::uint64_t i = 1; i <= kPages; ++i) {
-      if (i == kPages / 2) segment.promise_synced();
+    for (std::uint64_t i = 1; i <= kBadSectorPages; ++i) {
+      if (i == kBadSectorPages / 2) segment.promise_synced();
       places.push_back(segment.record({{.key = i, .bytes = kPageBytesEach, .generation = i}}).at(0));
     }
     segment.sync();
@@ -60,13 +60,13 @@ class BadSector : public ::testing::Test {
 // that the scan ended.
 TEST_F(BadSector, InAPayloadItCostsNoOtherPage) {
   const std::vector<std::uint64_t> places = write();
-  for (const std::uint64_t damaged : {std::uint64_t{0}, std::uint64_t{1}, kPages / 2, kPages - 1}) {
+  for (const std::uint64_t damaged : {std::uint64_t{0}, std::uint64_t{1}, kBadSectorPages / 2, kBadSectorPages - 1}) {
     SCOPED_TRACE("page " + std::to_string(damaged));
     const auto file = open(places[damaged] + kPageBytesEach / 2);
     const auto found = scan_segment(*file, store_, 1, false);
     ASSERT_TRUE(found.is_ok()) << found.status().to_string();
     EXPECT_TRUE(found->io.is_ok()) << found->io.to_string();
-    EXPECT_EQ(found->pages.size(), kPages) << "a read of that page will tell";
+    EXPECT_EQ(found->pages.size(), kBadSectorPages) << "a read of that page will tell";
     EXPECT_EQ(found->corrupt_groups, 0u);
     EXPECT_LE(file->errors, 2) << "a dying disk takes its time for each";
   }
@@ -75,13 +75,13 @@ TEST_F(BadSector, InAPayloadItCostsNoOtherPage) {
 // Payloads that nobody has promised are read, too: the bad one is kept, as a read may succeed next time.
 TEST_F(BadSector, InAPayloadThatIsCheckedItCostsNoOtherPage) {
   const std::vector<std::uint64_t> places = write();
-  for (const std::uint64_t damaged : {std::uint64_t{3}, kPages / 2 + 20}) {
+  for (const std::uint64_t damaged : {std::uint64_t{3}, kBadSectorPages / 2 + 20}) {
     SCOPED_TRACE("page " + std::to_string(damaged));
     const auto file = open(places[damaged] + kPageBytesEach / 2);
     const auto found = scan_segment(*file, store_, 1, true);
     ASSERT_TRUE(found.is_ok()) << found.status().to_string();
-    EXPECT_EQ(found->pages.size(), kPages);
-    EXPECT_EQ(found->io.is_ok(), damaged < kPages / 2) << "what was promised is not read";
+    EXPECT_EQ(found->pages.size(), kBadSectorPages);
+    EXPECT_EQ(found->io.is_ok(), damaged < kBadSectorPages / 2) << "what was promised is not read";
   }
 }
 

@@ -250,9 +250,8 @@ Status run_operation(IoOperation& operation) {
   IoCursor cursor(operation);
   Status status;
   while (cursor.left() > 0) {
-    const Result<std::size_t> moved = transfer(operation, cursor);
-    if (!moved.is_ok()) return moved.status();
-    if (!cursor.take(*moved, status)) return status;
+    LARDER_ASSIGN_OR_RETURN(const std::size_t moved, transfer(operation, cursor));
+    if (!cursor.take(moved, status)) return status;
   }
   return Status::ok();
 }

@@ -90,9 +90,8 @@ Result<std::uint64_t> share_of_disks(const FileStoreOptions& options, const std:
   }
   std::uint64_t total = 0;
   for (const std::string& directory : options.directories) {
-    const Result<std::uint64_t> bytes = disk_bytes(files, directory);
-    if (!bytes.is_ok()) return bytes.status();
-    total += *bytes;
+    LARDER_ASSIGN_OR_RETURN(const std::uint64_t bytes, disk_bytes(files, directory));
+    total += bytes;
   }
   if (total == 0) return kUnlimitedBytes;  // no disk, such as /proc: the store says so
   const std::uint64_t share = total / 100 * percent;
@@ -110,23 +109,22 @@ Result<std::uint64_t> read_max_size(const BackendOptions& options, const FileSto
 
 Status read_sizes(const BackendOptions& options, FileSystem& files, FileStoreOptions& out) {
   const std::uint64_t volumes = std::max<std::uint64_t>(out.directories.size(), 1);
-  const Result<std::uint64_t> max_size = read_max_size(options, out, files);
-  if (!max_size.is_ok()) return max_size.status();
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t max_size, read_max_size(options, out, files));
   const std::uint64_t least = kLeastSegmentBytes * kLeastSegments * volumes;
-  if (*max_size < least) {
+  if (max_size < least) {
     return invalid_argument("option 'max_size': the least is " + std::to_string(least) +
                             " bytes (128Ki per directory)");
   }
-  const std::uint64_t auto_size = std::clamp(*max_size / (kAutoShare * volumes), kLeastAutoBytes, kMostAutoBytes);
+  const std::uint64_t auto_size = std::clamp(max_size / (kAutoShare * volumes), kLeastAutoBytes, kMostAutoBytes);
   const bool is_auto = text_option(options, "segment_size", "auto") == "auto";
-  const Result<std::uint64_t> segment_size = is_auto ? auto_size : size_option(options, "segment_size", auto_size);
-  if (!segment_size.is_ok()) return segment_size.status();
-  if (*segment_size < kLeastSegmentBytes || *segment_size > kMostSegmentBytes) {
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t segment_size,
+                          is_auto ? auto_size : size_option(options, "segment_size", auto_size));
+  if (segment_size < kLeastSegmentBytes || segment_size > kMostSegmentBytes) {
     return invalid_argument("option 'segment_size': auto, or from 16Ki to 64Gi");
   }
-  out.max_bytes = *max_size;
+  out.max_bytes = max_size;
   // So that there is always one to clean or drop.
-  out.segment_bytes = std::min(*segment_size, out.max_bytes / (kLeastSegments * volumes));
+  out.segment_bytes = std::min(segment_size, out.max_bytes / (kLeastSegments * volumes));
   out.segment_bytes = out.segment_bytes / kDirectAlignment * kDirectAlignment;
   return Status::ok();
 }
@@ -137,13 +135,12 @@ Status read_admission(const BackendOptions& options, FileStoreOptions& out) {
     return invalid_argument("option 'admission': '" + text + "' is none of all, second_offer");
   }
   out.admission.second_offer = text == "second_offer";
-  const Result<std::uint64_t> window = count_option(options, "admission_window", 1'000'000, 64, 1'000'000'000);
-  if (!window.is_ok()) return window.status();
-  out.admission.window = static_cast<std::size_t>(*window);
-  const Result<std::uint64_t> wear = size_option(options, "max_writes_per_day", kUnlimitedBytes);
-  if (!wear.is_ok()) return wear.status();
-  if (*wear == 0) return invalid_argument("option 'max_writes_per_day': 0 would never write; say unlimited or a size");
-  out.admission.bytes_per_day = *wear == kUnlimitedBytes ? 0 : *wear;
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t window,
+                          count_option(options, "admission_window", 1'000'000, 64, 1'000'000'000));
+  out.admission.window = static_cast<std::size_t>(window);
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t wear, size_option(options, "max_writes_per_day", kUnlimitedBytes));
+  if (wear == 0) return invalid_argument("option 'max_writes_per_day': 0 would never write; say unlimited or a size");
+  out.admission.bytes_per_day = wear == kUnlimitedBytes ? 0 : wear;
   return Status::ok();
 }
 
@@ -157,9 +154,7 @@ Result<FileStoreOptions> read_options(const BackendOptions& options, FileSystem&
   out.evicts = evict == "on";
   LARDER_RETURN_IF_ERROR(parse_choice(options, "direct", out.direct));
   LARDER_RETURN_IF_ERROR(parse_choice(options, "io_uring", out.uring));
-  const Result<FsyncMode> fsync = parse_fsync(text_option(options, "fsync", "segment"));
-  if (!fsync.is_ok()) return fsync.status();
-  out.fsync = *fsync;
+  LARDER_ASSIGN_OR_RETURN(out.fsync, parse_fsync(text_option(options, "fsync", "segment")));
   const auto count = [&](const char* key, std::size_t fallback, std::size_t low, std::size_t high, auto& to) -> Status {
     const Result<std::uint64_t> value = count_option(options, key, fallback, low, high);
     if (value.is_ok()) to = static_cast<std::remove_reference_t<decltype(to)>>(*value);
@@ -202,14 +197,12 @@ Result<std::unique_ptr<StorageBackend>> create_file(const BackendOptions& option
   if (environment.files == nullptr || environment.clock == nullptr || environment.executor == nullptr) {
     return invalid_argument("file backend: needs files, a clock and an executor");
   }
-  const Result<FileStoreOptions> read = read_options(options, *environment.files);
-  if (!read.is_ok()) return read.status();
-  Result<std::unique_ptr<file_store::OpenedStore>> opened =
-      file_store::open_store(*read, *environment.files, *environment.clock, environment.executor);
-  if (!opened.is_ok()) return opened.status();
-  LARDER_RETURN_IF_ERROR(add_queues(*read, environment, (*opened)->volumes));
+  LARDER_ASSIGN_OR_RETURN(const FileStoreOptions read, read_options(options, *environment.files));
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<file_store::OpenedStore> opened,
+                          file_store::open_store(read, *environment.files, *environment.clock, environment.executor));
+  LARDER_RETURN_IF_ERROR(add_queues(read, environment, opened->volumes));
   return std::unique_ptr<StorageBackend>(
-      std::make_unique<file_store::FileStore>(*read, environment, std::move(**opened)));
+      std::make_unique<file_store::FileStore>(read, environment, std::move(*opened)));
 }
 
 }  // namespace

@@ -90,8 +90,7 @@ Status FileStore::submit_clear(std::shared_ptr<const StoreScope> scope, ClearDon
 
 Status FileStore::submit_exists(ExistsRequest request, ExistsDone done) {
   LARDER_RETURN_IF_ERROR(check_request(request, done));
-  Result<OperationGate::Ticket> ticket = state_.gate.enter_inline();
-  if (!ticket.is_ok()) return ticket.status();
+  LARDER_ASSIGN_OR_RETURN(OperationGate::Ticket ticket, state_.gate.enter_inline());
   ExistsResult result;
   result.presence.reserve(request.pools.size());
   for (const PoolName pool : request.pools) {
@@ -104,7 +103,7 @@ Status FileStore::submit_exists(ExistsRequest request, ExistsDone done) {
       if (identity != 0) state_.index.contains(identity, request.keys, out.present);
     }
   }
-  ExistsOperation op(std::move(request), std::move(done), std::move(ticket).value());
+  ExistsOperation op(std::move(request), std::move(done), std::move(ticket));
   op.result = std::move(result);
   return Status::ok();
 }

@@ -271,8 +271,11 @@ TEST_F(FailureTest, CloseDoesNotWaitForMaintenance) {
 // The newest task first, mostly: what was posted long ago, such as a seal, waits as behind a slow disk.
 class NewestFirst final : public Executor {
  public:
-  explicit NewestFirst(std::uint64_t seed) : rng_(seed) {}
-  Status post(Task task) override { return tasks_.push_back(std::move(task)), Status::ok(); }
+  explicit NewestFirst(std::uint64_t seed, std::size_t most = 4096) : rng_(seed), most_(most) {}
+  Status post(Task task) override {
+    if (tasks_.size() >= most_) return overloaded("the executor is full");
+    return tasks_.push_back(std::move(task)), Status::ok();
+  }
   bool run_one() {
     if (tasks_.empty()) return false;
     if (rng_.below(8) == 0) std::swap(tasks_[static_cast<std::size_t>(rng_.below(tasks_.size()))], tasks_.back());
@@ -284,6 +287,7 @@ class NewestFirst final : public Executor {
 
  private:
   Rng rng_;
+  const std::size_t most_;
   std::vector<Task> tasks_;
 };
 
@@ -308,6 +312,50 @@ TEST_F(FailureTest, NothingIsDroppedWhileASealIsAboutToGiveRoom) {
     while (executor.run_one()) {}
     const Status closed = backend_->close(Nanos(0));
     EXPECT_TRUE(closed.is_ok()) << closed.to_string();
+    backend_.reset();
+  }
+}
+
+// The defects: a store that evicts nothing, and whose cleaning found no room once, cleaned nothing again: it declined
+// all writes as full, though most of it was dead. And a full executor was taken for a disk that cannot be read.
+TEST_F(FailureTest, TheRoomOfWhatIsDeadIsUsedAgain) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 20;
+  const auto scope = scope_, other = std::make_shared<StoreScope>(*scope_);
+  other->namespace_digest.bytes[0] = 2;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    backend_.reset();
+    files_ = std::make_unique<sim::HookedFiles>(seed);
+    NewestFirst executor(seed, seed % 3 == 0 ? 2 : 4096);
+    Rng rng(seed);
+    const std::size_t page = 1500 + 200 * seed;
+    open(executor, {{"max_size", std::to_string(kMost)}, {"evict", seed % 4 == 0 ? "on" : "off"}});
+    const auto drain = [&] {
+      for (int steps = 0; executor.run_one(); ++steps) ASSERT_LT(steps, 100'000) << "it gains nothing";
+    };
+    std::uint64_t next = 0;
+    const auto put_some = [&](std::uint64_t all) {
+      for (std::uint64_t i = 0; i < all; ++i) {
+        scope_ = rng.below(3) == 0 ? scope : other;
+        (void)begin_put(next++, 1 + static_cast<std::size_t>(rng.below(2 * page)), rng.below(4) == 0);
+        for (std::uint64_t steps = rng.below(60); steps > 0 && executor.run_one(); --steps) {}
+      }
+    };
+    for (int round = 0; round < 4; ++round) {
+      put_some(200);
+      ASSERT_TRUE(backend_->submit_clear(other, [](const Status& s) { EXPECT_TRUE(s.is_ok()); }).is_ok());
+      put_some(40);
+    }
+    drain();
+    scope_ = scope;
+    while (backend_->stats().bytes * 100 < kMost * 40) {
+      clock_.advance(std::chrono::seconds(10));  // a full executor has suspended writing, perhaps
+      const auto written = begin_put(next++, page);
+      drain();
+      const bool is_crowded = written->code() == StatusCode::kUnavailable && seed % 3 == 0;
+      ASSERT_TRUE(written->is_ok() || is_crowded)
+          << written->to_string() << ", with " << backend_->stats().bytes << " bytes";
+    }
     backend_.reset();
   }
 }

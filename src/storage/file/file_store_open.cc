@@ -75,8 +75,7 @@ Result<OpenedVolume> open_directory(FileSystem& files, const std::string& direct
     return with_advice(is_nowhere ? unavailable(made.message()) : made, "name a directory that this user may write to");
   }
   // Before the lock is made: a directory of somebody else's stays exactly as it is.
-  const Result<std::vector<std::string>> before = list_own_files(files, directory);
-  if (!before.is_ok()) return before.status();
+  LARDER_ASSIGN_OR_RETURN(const std::vector<std::string> before, list_own_files(files, directory));
   Result<std::unique_ptr<FileLock>> lock = files.lock(join_path(directory, kLockName));
   if (!lock.is_ok()) {
     const bool is_held = lock.status().code() == StatusCode::kConflict;
@@ -84,9 +83,7 @@ Result<OpenedVolume> open_directory(FileSystem& files, const std::string& direct
                                               : "give this user the right to write in " + directory);
   }
   out.volume.lock = std::move(lock).value();
-  Result<std::vector<std::string>> names = list_own_files(files, directory);
-  if (!names.is_ok()) return names.status();
-  out.names = std::move(names).value();
+  LARDER_ASSIGN_OR_RETURN(out.names, list_own_files(files, directory));
   const Result<FileInfo> info = files.stat(directory);
   if (!info.is_ok()) return with_advice(info.status(), "is the disk in order?");
   out.volume.device_id = info->device_id;
@@ -236,13 +233,11 @@ Status write_lists(FileSystem& files, std::vector<OpenedVolume>& volumes, const 
 
 // One store id for all, a number for each, and a list of them; new directories join.
 Status agree_on_format(FileSystem& files, const Clock& clock, std::vector<OpenedVolume>& volumes, StoreId& store) {
-  const Result<bool> is_known = agree_on_store(volumes, store);
-  if (!is_known.is_ok()) return is_known.status();
-  const Result<VolumeSet> set = agree_on_set(volumes);
-  if (!set.is_ok()) return set.status();
-  if (!*is_known) store = new_store_id(volumes.front().volume.directory, clock);
-  LARDER_RETURN_IF_ERROR(number_volumes(files, clock, volumes, store, !*is_known, set->version));
-  LARDER_RETURN_IF_ERROR(write_lists(files, volumes, *set));
+  LARDER_ASSIGN_OR_RETURN(const bool is_known, agree_on_store(volumes, store));
+  LARDER_ASSIGN_OR_RETURN(const VolumeSet set, agree_on_set(volumes));
+  if (!is_known) store = new_store_id(volumes.front().volume.directory, clock);
+  LARDER_RETURN_IF_ERROR(number_volumes(files, clock, volumes, store, !is_known, set.version));
+  LARDER_RETURN_IF_ERROR(write_lists(files, volumes, set));
   for (OpenedVolume& v : volumes) v.volume.format = *v.format;
   return Status::ok();
 }
@@ -281,10 +276,9 @@ class Opener {
   Opener(FileSystem& files, Executor* executor, OpenedStore& out) : files_(files), executor_(executor), out_(out) {}
 
   Status run(const std::vector<OpenedVolume>& volumes) {
-    Result<JoinedClears> clears = read_all_cleared(files_, volumes, has_cleared_);
-    if (!clears.is_ok()) return clears.status();
-    const bool is_damaged = clears->is_damaged;
-    out_.cleared = ClearedList(clears->list);
+    LARDER_ASSIGN_OR_RETURN(JoinedClears clears, read_all_cleared(files_, volumes, has_cleared_));
+    const bool is_damaged = clears.is_damaged;
+    out_.cleared = ClearedList(clears.list);
     for (const Cleared& cleared : out_.cleared.entries()) {
       out_.next_generation = std::max(out_.next_generation, cleared.generation);
     }
@@ -481,9 +475,8 @@ Result<std::unique_ptr<OpenedStore>> open_store(const FileStoreOptions& options,
   }
   std::vector<OpenedVolume> volumes;
   for (const std::string& directory : options.directories) {
-    Result<OpenedVolume> volume = open_directory(files, directory);
-    if (!volume.is_ok()) return volume.status();
-    volumes.push_back(std::move(volume).value());
+    LARDER_ASSIGN_OR_RETURN(OpenedVolume volume, open_directory(files, directory));
+    volumes.push_back(std::move(volume));
   }
   auto out = std::make_unique<OpenedStore>();
   out->index = PageIndex(options.max_identities);

@@ -154,9 +154,9 @@ bool Maintenance::drop_for_space() {
   SegmentId victim = 0;
   {
     LockGuard guard(state_.mutex);
-    const bool lacks_room = lacked_room_ > kLackedRoom || (lacked_room_ > 0 && !has_room_to_clean());
+    const bool lacks_room = state_.options.evicts && lacks_room_for_good();
     if (!state_.room.full_volume && !lacks_room) return false;
-    lacked_room_ = 0;
+    if (lacks_room) lacked_room_ = 0;
     const std::optional<unsigned> full = std::exchange(state_.room.full_volume, std::nullopt);
     const TimePoint now = state_.clock.now();
     const bool may_drop = state_.options.evicts && (!full || state_.volumes[*full].clean_again <= now);
@@ -195,8 +195,8 @@ bool Maintenance::clean_one() {
     const auto [emptiest, live_bytes] = state_.room.emptiest_segment(std::nullopt, state_.clock.now());
     if (emptiest == 0) return false;
     SegmentInfo& info = state_.segments.at(emptiest);
-    const bool is_vain =
-        live_bytes > info.physical_bytes / 100 * kCleanBelowPercent || vain_cleanings_ > kVainCleanings;
+    const bool is_vain = live_bytes > info.physical_bytes / 100 * kCleanBelowPercent ||
+                         vain_cleanings_ > kVainCleanings || lacks_room_for_good();
     // While cleaning fails, a fuller segment shows whether it works again; nothing is evicted before.
     if (is_vain && cleaning_failed_.is_ok()) {
       if (!evict_a_segments_worth()) return false;
@@ -222,7 +222,6 @@ void Maintenance::cleaned(SegmentCleaner::Outcome how, const Status& why) {
     lacked_room_ = how == Outcome::kLacksRoom ? lacked_room_ + 1 : 0;
     const std::uint64_t filled = state_.room.filled_bytes();
     if (filled >= least_filled_ && how == Outcome::kMoved) ++vain_cleanings_;
-    if (lacked_room_ > 0 && !state_.options.evicts) vain_cleanings_ = kVainCleanings + 1;  // nothing is dropped for it
     least_filled_ = std::min(least_filled_, filled);
     is_full = state_.room.full_volume.has_value() && state_.options.evicts;
   }
@@ -232,6 +231,11 @@ void Maintenance::cleaned(SegmentCleaner::Outcome how, const Status& why) {
 }
 
 bool Maintenance::has_room_to_clean() const { return state_.room.has_room(state_.room.largest_segment(), true); }
+
+// Cleaning found no room, and sealing has given none.
+bool Maintenance::lacks_room_for_good() const {
+  return lacked_room_ > kLackedRoom || (lacked_room_ > 0 && !has_room_to_clean());
+}
 
 // Cleaning found no room. What is about to be sealed gives some back, and so does what cleaning fills: the next page
 // did not fit there. True: this goes on behind a seal.

@@ -54,6 +54,7 @@ class Maintenance {
   [[nodiscard]] bool evict_a_segments_worth() LARDER_REQUIRES(state_.mutex);
   [[nodiscard]] bool drop_for_space() LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] bool has_room_to_clean() const LARDER_REQUIRES(state_.mutex);
+  [[nodiscard]] bool lacks_room_for_good() const LARDER_REQUIRES(state_.mutex);
   [[nodiscard]] bool seal_for_cleaning() LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] bool clean_one() LARDER_EXCLUDES(state_.mutex);
   void cleaned(SegmentCleaner::Outcome how, const Status& why) LARDER_EXCLUDES(state_.mutex);

@@ -58,9 +58,9 @@ struct PageReader::Run {
 };
 
 Status PageReader::submit(ReadRequest request, StorageBackend::ReadDone done) {
-  const auto begun = begin_operation<ReadOperation>(state_.gate, std::move(request), std::move(done));
-  if (!begun.is_ok()) return begun.status();
-  const std::shared_ptr<ReadOperation>& op = *begun;
+  LARDER_ASSIGN_OR_RETURN(const auto begun,
+                          begin_operation<ReadOperation>(state_.gate, std::move(request), std::move(done)));
+  const std::shared_ptr<ReadOperation>& op = begun;
   if (op->request.terms.caller_waits) {
     start(op);
     return Status::ok();

@@ -81,12 +81,33 @@ bool SegmentCleaner::may_be_readable_again(const Job& job) {
   return is_away || state_.clock.now() - *since < kGivenUpAfter;
 }
 
+// Of the chunk, into new buffers. The last one to end posts write().
+std::vector<IoOperation> SegmentCleaner::reads_of(const std::shared_ptr<Job>& job) {
+  std::vector<IoOperation> reads;
+  auto hold = std::make_shared<OperationGate::Ticket>(state_.gate.hold());
+  for (std::size_t i = 0; i < job->buffers.size(); ++i) {
+    const PageLocation& at = job->pages[job->begin + i].location;
+    if (at.payload_bytes == 0) continue;
+    const std::uint64_t from = at.offset / kBlockBytes * kBlockBytes;
+    job->buffers[i] = AlignedBuffer(align_up(at.offset + at.payload_bytes, kBlockBytes) - from);
+    IoOperation io;
+    io.file = job->file;
+    io.offset = from;
+    io.buffers.push_back({job->buffers[i].data(), job->buffers[i].size()});
+    io.done = [this, job, i, hold](const Status& status) {
+      job->statuses[i] = status;
+      if (job->reading.fetch_sub(1, std::memory_order_acq_rel) == 1) state_.post([this, job] { write(job); });
+    };
+    reads.push_back(std::move(io));
+  }
+  return reads;
+}
+
 // Reads the next pages of the segment; all of it moved: removes it.
 void SegmentCleaner::read_next(const std::shared_ptr<Job>& job) {
   if (job->next == job->pages.size()) return end(job, Outcome::kMoved, Status::ok());
   if (state_.is_closing()) return end(job, Outcome::kNotRead, unavailable("the store is being closed"));
   job->begin = job->next;
-  std::vector<IoOperation> batch;
   std::uint64_t bytes = 0;
   while (job->next < job->pages.size()) {
     const std::size_t taken = job->next - job->begin;
@@ -100,27 +121,16 @@ void SegmentCleaner::read_next(const std::shared_ptr<Job>& job) {
   job->buffers.clear();
   job->buffers.resize(count);
   job->statuses.assign(count, Status::ok());
-  auto hold = std::make_shared<OperationGate::Ticket>(state_.gate.hold());
-  for (std::size_t i = 0; i < count; ++i) {
-    const PageLocation& at = job->pages[job->begin + i].location;
-    if (at.payload_bytes == 0) continue;
-    const std::uint64_t from = at.offset / kBlockBytes * kBlockBytes;
-    job->buffers[i] = AlignedBuffer(align_up(at.offset + at.payload_bytes, kBlockBytes) - from);
-    IoOperation io;
-    io.file = job->file;
-    io.offset = from;
-    io.buffers.push_back({job->buffers[i].data(), job->buffers[i].size()});
-    io.done = [this, job, i, hold](const Status& status) {
-      job->statuses[i] = status;
-      if (job->reading.fetch_sub(1, std::memory_order_acq_rel) == 1) state_.post([this, job] { write(job); });
-    };
-    batch.push_back(std::move(io));
-  }
+  std::vector<IoOperation> batch = reads_of(job);
   job->reads = batch.size();
   if (batch.empty()) return write(job);
   job->reading.store(job->reads, std::memory_order_release);
   const Status submitted = state_.volumes[job->volume].io->submit(std::move(batch));
-  if (!submitted.is_ok()) end(job, Outcome::kNotRead, submitted);
+  if (submitted.code() == StatusCode::kOverloaded) {  // the queue is full, which is not the disk's fault
+    for (IoOperation& io : reads_of(job)) io.done(run_operation(io));
+  } else if (!submitted.is_ok()) {
+    end(job, Outcome::kNotRead, submitted);
+  }
 }
 
 // Appends what was read. Pages that are damaged are dropped; that nothing else changed is checked when it is published.

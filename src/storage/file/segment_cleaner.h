@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "storage/file/damaged_pages.h"
+#include "storage/file/io_queue.h"
 #include "storage/file/page_writer.h"
 #include "storage/file/segment_files.h"
 #include "storage/file/store_state.h"
@@ -41,6 +43,7 @@ class SegmentCleaner {
 
  private:
   struct Job;
+  [[nodiscard]] std::vector<IoOperation> reads_of(const std::shared_ptr<Job>& job) LARDER_EXCLUDES(state_.mutex);
   void read_next(const std::shared_ptr<Job>& job) LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] bool may_be_readable_again(const Job& job) LARDER_EXCLUDES(state_.mutex);
   void write(const std::shared_ptr<Job>& job) LARDER_EXCLUDES(state_.mutex);

@@ -192,11 +192,10 @@ Result<Bytes> recode_footer(std::span<const std::byte> bytes) {
   return footer.is_ok() ? Result<Bytes>(encode_footer(*footer)) : footer.status();
 }
 Result<Bytes> recode_trailer(std::span<const std::byte> bytes) {
-  const auto trailer = decode_trailer(bytes);
-  if (!trailer.is_ok()) return trailer.status();
-  const Bytes footer = encode_footer({trailer->store, trailer->segment, trailer->footer_start, 0, 0, {}});
+  LARDER_ASSIGN_OR_RETURN(const auto trailer, decode_trailer(bytes));
+  const Bytes footer = encode_footer({trailer.store, trailer.segment, trailer.footer_start, 0, 0, {}});
   Bytes bytes_again(footer.end() - 4096, footer.end() - 4096 + 128);
-  store_le<std::uint64_t>(bytes_again.data() + 56, trailer->footer_bytes);  // that of a footer without pages, so far
+  store_le<std::uint64_t>(bytes_again.data() + 56, trailer.footer_bytes);  // that of a footer without pages, so far
   seal(bytes_again);
   return bytes_again;
 }

@@ -248,10 +248,9 @@ Result<std::uint64_t> record_head_bytes(std::span<const std::byte> header) {
 }
 
 Result<RecordHead> decode_record_head(std::span<const std::byte> bytes) {
-  const Result<std::uint64_t> head_bytes = record_head_bytes(bytes);
-  if (!head_bytes.is_ok()) return head_bytes.status();
-  if (bytes.size() < *head_bytes) return corrupt("record: shorter than its head");
-  bytes = bytes.first(static_cast<std::size_t>(*head_bytes));
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t head_bytes, record_head_bytes(bytes));
+  if (bytes.size() < head_bytes) return corrupt("record: shorter than its head");
+  bytes = bytes.first(static_cast<std::size_t>(head_bytes));
   LARDER_RETURN_IF_ERROR(check_frame(bytes, kRecordMagic, "record"));
   Origin origin;
   LARDER_RETURN_IF_ERROR(read_origin(bytes, origin));
@@ -261,7 +260,7 @@ Result<RecordHead> decode_record_head(std::span<const std::byte> bytes) {
   head.start = origin.start;
   head.record_bytes = load_le<std::uint64_t>(bytes.data() + kRecordBytesAt);
   head.synced_bytes = load_le<std::uint64_t>(bytes.data() + kSyncedAt);
-  PayloadPlacer placer(head.start + *head_bytes);
+  PayloadPlacer placer(head.start + head_bytes);
   std::uint32_t group = 0;
   const auto is_right = [&](const ListedPage& page) {
     const bool is_group_right = page.group == group || (page.group == group + 1 && head.pages.size() > 1);

@@ -27,9 +27,8 @@ PageId id_of(const ListedPage& page) {
 Result<RecordHead> read_any_head(File& file, std::uint64_t at) {
   std::array<std::byte, kRecordHeaderBytes> start;
   LARDER_RETURN_IF_ERROR(read_exactly(file, start, at));
-  const Result<std::uint64_t> length = record_head_bytes(start);
-  if (!length.is_ok()) return length.status();
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*length));
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t length, record_head_bytes(start));
+  std::vector<std::byte> bytes(static_cast<std::size_t>(length));
   LARDER_RETURN_IF_ERROR(read_exactly(file, bytes, at));
   Result<RecordHead> head = decode_record_head(bytes);
   if (head.is_ok() && head->start != at) return corrupt("a record of another place");
@@ -212,9 +211,8 @@ Status restore_header(FileSystem& files, const std::string& path, const StoreId&
                       std::uint64_t now) {
   Result<std::unique_ptr<File>> file = files.open(path, {.write = true});
   if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  const Result<RecordHead> head = find_any_head(**file, *size);
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t size, (*file)->size_bytes());
+  const Result<RecordHead> head = find_any_head(**file, size);
   if (head.status().code() == StatusCode::kCorrupt) {
     // Without heads, a footer may still list what can be read. It names the store and the segment, too.
     const Result<ScanResult> listed = scan_segment(**file, store, segment, false);
@@ -240,9 +238,7 @@ Result<RewriteResult> rewrite_segment(FileSystem& files, const StoreReport& repo
   {
     const Result<std::unique_ptr<File>> file = files.open(segment.path, {});
     if (!file.is_ok()) return file.status();
-    Result<GroupList> read = read_groups(**file, report.store, segment.number, segment.scan.end_bytes);
-    if (!read.is_ok()) return read.status();
-    by_heads = std::move(*read);
+    LARDER_ASSIGN_OR_RETURN(by_heads, read_groups(**file, report.store, segment.number, segment.scan.end_bytes));
   }
   std::set<PageId> bad;
   for (const std::uint32_t page : damaged) bad.insert(id_of(report.pages[page].page));

@@ -236,9 +236,8 @@ void raise_generation(ScanResult& found, std::uint64_t first) {
 }  // namespace
 
 Result<ScanResult> scan_segment(File& file, const StoreId& store, SegmentId segment, bool check_unsynced_payloads) {
-  const Result<std::uint64_t> size = file.size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size < kBlockBytes) return corrupt(file.path() + ": shorter than a segment header");
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t size, file.size_bytes());
+  if (size < kBlockBytes) return corrupt(file.path() + ": shorter than a segment header");
   std::array<std::byte, kHeaderBytes> bytes;
   const Status read = read_exactly(file, bytes, 0);
   const Result<SegmentHeader> header = read.is_ok() ? decode_segment_header(bytes) : read;
@@ -248,7 +247,7 @@ Result<ScanResult> scan_segment(File& file, const StoreId& store, SegmentId segm
   if (header.is_ok() && (header->store != store || header->segment != segment)) {
     return conflict(file.path() + ": belongs to another store or carries another number; move it away");
   }
-  Scanner scanner(file, store, segment, *size);
+  Scanner scanner(file, store, segment, size);
   std::optional<ScanResult> found = scanner.read_footer();
   if (!found) found = scanner.scan(check_unsynced_payloads);
   // A header that is damaged or cannot be read costs nothing else: the footer and each record name the store, the

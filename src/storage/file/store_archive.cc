@@ -184,11 +184,10 @@ Result<ExportResult> export_archive(FileSystem& files, const StoreReport& report
 
 Result<ArchiveReader> ArchiveReader::open(File& file) {
   ArchiveReader reader(file);
-  const Result<std::uint64_t> size = file.size_bytes();
-  if (!size.is_ok()) return size.status();
-  reader.file_bytes_ = *size;
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t size, file.size_bytes());
+  reader.file_bytes_ = size;
   std::array<std::byte, kArchiveHeaderBytes> bytes{};
-  if (*size < bytes.size()) return corrupt(file.path() + ": shorter than an archive can be");
+  if (size < bytes.size()) return corrupt(file.path() + ": shorter than an archive can be");
   LARDER_RETURN_IF_ERROR(read_exactly(file, bytes, 0));
   const Result<ArchiveHeader> header = decode_archive_header(bytes);
   if (!header.is_ok()) return Status(header.status().code(), file.path() + ": " + header.status().message());
@@ -198,10 +197,9 @@ Result<ArchiveReader> ArchiveReader::open(File& file) {
 }
 
 Status ArchiveReader::check_end(std::span<const std::byte> bytes) const {
-  const Result<ArchiveEnd> end = decode_archive_end(bytes);
-  if (!end.is_ok()) return end.status();
-  if (end->groups != seen_.groups || end->pages != seen_.pages || end->payload_bytes != seen_.payload_bytes ||
-      end->heads_checksum != checksum_of_heads(head_checksums_)) {
+  LARDER_ASSIGN_OR_RETURN(const ArchiveEnd end, decode_archive_end(bytes));
+  if (end.groups != seen_.groups || end.pages != seen_.pages || end.payload_bytes != seen_.payload_bytes ||
+      end.heads_checksum != checksum_of_heads(head_checksums_)) {
     return corrupt("archive: groups are missing, or came from another archive");
   }
   if (at_ + bytes.size() != file_bytes_) return corrupt("archive: something follows its end");
@@ -231,24 +229,22 @@ Result<std::optional<ArchiveReader::Group>> ArchiveReader::next() {
   std::array<std::byte, kArchiveHeaderBytes> start{};
   if (file_bytes_ - at_ < start.size()) return corrupt("archive: cut off at byte " + std::to_string(file_bytes_));
   LARDER_RETURN_IF_ERROR(read_exactly(*file_, start, at_));
-  const Result<std::uint64_t> length = archive_group_bytes(start);
-  if (!length.is_ok()) return length.status();
-  if (*length == 0) {
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t length, archive_group_bytes(start));
+  if (length == 0) {
     LARDER_RETURN_IF_ERROR(check_end(start));
     return std::optional<Group>();
   }
-  if (file_bytes_ - at_ < *length) return corrupt("archive: cut off at byte " + std::to_string(file_bytes_));
-  std::vector<std::byte> head(static_cast<std::size_t>(*length));
+  if (file_bytes_ - at_ < length) return corrupt("archive: cut off at byte " + std::to_string(file_bytes_));
+  std::vector<std::byte> head(static_cast<std::size_t>(length));
   LARDER_RETURN_IF_ERROR(read_exactly(*file_, head, at_));
-  Result<ArchiveGroup> group = decode_archive_group(head);
-  if (!group.is_ok()) return group.status();
-  if (group->number != seen_.groups) return corrupt("archive: a group is missing or stands in another place");
+  LARDER_ASSIGN_OR_RETURN(ArchiveGroup group, decode_archive_group(head));
+  if (group.number != seen_.groups) return corrupt("archive: a group is missing or stands in another place");
   at_ += head.size();
   head_checksums_.push_back(head_checksum(head));
   ++seen_.groups;
-  seen_.pages += group->pages.size();
+  seen_.pages += group.pages.size();
   Group out;
-  out.head = std::move(*group);
+  out.head = std::move(group);
   LARDER_RETURN_IF_ERROR(read_payloads(out));
   return std::optional<Group>(std::move(out));
 }

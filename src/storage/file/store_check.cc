@@ -338,9 +338,8 @@ Result<CheckReport> check_store(FileSystem& files, Clock& clock, std::span<const
   CheckReport report;
   for (const std::string& directory : directories) {  // before a LOCK is made where no store is
     const Result<FileInfo> format = files.stat(join_path(directory, kFormatName));
-    const Result<std::vector<std::string>> names = files.list(directory);
-    if (!names.is_ok()) return names.status();
-    const bool has_segment = std::any_of(names->begin(), names->end(),
+    LARDER_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(directory));
+    const bool has_segment = std::any_of(names.begin(), names.end(),
                                          [](const std::string& name) { return parse_segment_name(name).has_value(); });
     if (!format.is_ok() && !has_segment)
       return not_found(directory + ": no file store is there (it has no file FORMAT)");
@@ -354,16 +353,15 @@ Result<CheckReport> check_store(FileSystem& files, Clock& clock, std::span<const
   const auto locks = lock_volumes(files, locked);
   if (!locks.is_ok() && (options.repair || locks.status().code() == StatusCode::kConflict)) return locks.status();
   for (int number = 0; number < kMaxPasses; ++number) {
-    Result<Pass> pass = look(files, directories, options.progress);
-    if (!pass.is_ok()) return pass.status();
-    const bool is_last = !options.repair || number + 1 == kMaxPasses || !may_mend(*pass);
-    const bool any = !is_last && mend_all(files, clock, *pass, report);
-    for (Finding& finding : pass->findings) {
+    LARDER_ASSIGN_OR_RETURN(Pass pass, look(files, directories, options.progress));
+    const bool is_last = !options.repair || number + 1 == kMaxPasses || !may_mend(pass);
+    const bool any = !is_last && mend_all(files, clock, pass, report);
+    for (Finding& finding : pass.findings) {
       if (!any || finding.is_repaired) report.findings.push_back(std::move(finding));
     }
-    report.segments = pass->store.segments.size();
-    report.pages = pass->verified.pages;
-    report.bytes = pass->verified.bytes;
+    report.segments = pass.store.segments.size();
+    report.pages = pass.verified.pages;
+    report.bytes = pass.verified.bytes;
     if (!any) break;
   }
   return report;

@@ -43,10 +43,9 @@ Status report_cleared(FileSystem& files, VolumeReport& volume) {
 
 // Reads what the volume's directory holds; the numbers of its segments.
 Result<std::vector<SegmentId>> read_volume(FileSystem& files, VolumeReport& volume) {
-  const Result<std::vector<std::string>> names = files.list(volume.directory);
-  if (!names.is_ok()) return names.status();
+  LARDER_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(volume.directory));
   std::vector<SegmentId> segments;
-  for (const std::string& name : *names) {
+  for (const std::string& name : names) {
     if (const auto number = parse_segment_name(name)) {
       segments.push_back(*number);
     } else if (name.ends_with(kTemporarySuffix) && is_store_name(name)) {
@@ -190,9 +189,8 @@ Result<StoreReport> inspect_store(FileSystem& files, std::span<const std::string
     if (!seen.insert(directory).second) return invalid_argument("the directory " + directory + " is given twice");
     VolumeReport volume;
     volume.directory = directory;
-    Result<std::vector<SegmentId>> numbers = read_volume(files, volume);
-    if (!numbers.is_ok()) return numbers.status();
-    segments.push_back(std::move(*numbers));
+    LARDER_ASSIGN_OR_RETURN(std::vector<SegmentId> numbers, read_volume(files, volume));
+    segments.push_back(std::move(numbers));
     report.volumes.push_back(std::move(volume));
   }
   report.store = find_store_id(files, report, segments);

@@ -15,23 +15,21 @@ constexpr std::uint64_t kWriteAgainBytes = std::uint64_t{4} << 20;
 Status write_block_file(FileSystem& files, const std::string& path) {
   OpenOptions options;
   options.write = options.create = options.truncate = options.direct = true;
-  const Result<std::unique_ptr<File>> file = files.open(path, options);
-  if (!file.is_ok()) return file.status();
+  LARDER_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.open(path, options));
   AlignedBuffer out(kBlockBytes), in(kBlockBytes);
   std::memset(out.data(), 0x5a, out.size());
   std::memset(in.data(), 0, in.size());
-  LARDER_RETURN_IF_ERROR(write_fully(**file, {out.data(), out.size()}, 0));
-  LARDER_RETURN_IF_ERROR(read_exactly(**file, {in.data(), in.size()}, 0));
+  LARDER_RETURN_IF_ERROR(write_fully(*file, {out.data(), out.size()}, 0));
+  LARDER_RETURN_IF_ERROR(read_exactly(*file, {in.data(), in.size()}, 0));
   return std::memcmp(out.data(), in.data(), in.size()) == 0 ? Status::ok() : corrupt("direct I/O returned other bytes");
 }
 
 Status read_block(FileSystem& files, const std::string& path) {
   OpenOptions options;
   options.direct = true;
-  const Result<std::unique_ptr<File>> file = files.open(path, options);
-  if (!file.is_ok()) return file.status();
+  LARDER_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.open(path, options));
   AlignedBuffer in(kBlockBytes);
-  return read_exactly(**file, {in.data(), in.size()}, 0);
+  return read_exactly(*file, {in.data(), in.size()}, 0);
 }
 
 // Whose FORMAT lies there. Not the list of volumes: an older one is as good here.
@@ -63,10 +61,9 @@ AlignedBuffer aligned_copy(std::span<const std::byte> bytes) {
 Result<std::vector<std::byte>> read_small_file(FileSystem& files, const std::string& path, std::uint64_t limit) {
   Result<std::unique_ptr<File>> file = files.open(path, {});
   if (!file.is_ok()) return file.status();
-  const Result<std::uint64_t> size = (*file)->size_bytes();
-  if (!size.is_ok()) return size.status();
-  if (*size > limit) return corrupt(path + ": longer than such a file can be");
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*size));
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t size, (*file)->size_bytes());
+  if (size > limit) return corrupt(path + ": longer than such a file can be");
+  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
   LARDER_RETURN_IF_ERROR(read_exactly(**file, bytes, 0));
   return bytes;
 }
@@ -86,10 +83,9 @@ Status replace_file(FileSystem& files, const std::string& directory, std::string
   OpenOptions options;
   options.write = options.create = options.truncate = true;
   {
-    Result<std::unique_ptr<File>> file = files.open(temporary, options);
-    if (!file.is_ok()) return file.status();
-    Status written = write_fully(**file, bytes, 0);
-    if (written.is_ok()) written = (*file)->sync_all();
+    LARDER_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.open(temporary, options));
+    Status written = write_fully(*file, bytes, 0);
+    if (written.is_ok()) written = file->sync_all();
     if (!written.is_ok()) {
       (void)files.remove(temporary);
       return written;
@@ -100,9 +96,8 @@ Status replace_file(FileSystem& files, const std::string& directory, std::string
 }
 
 Result<VolumeFormat> read_format(FileSystem& files, const std::string& directory) {
-  const auto bytes = read_small_file(files, join_path(directory, kFormatName), kMaxFormatBytes);
-  if (!bytes.is_ok()) return bytes.status();
-  return parse_format_text({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+  LARDER_ASSIGN_OR_RETURN(const auto bytes, read_small_file(files, join_path(directory, kFormatName), kMaxFormatBytes));
+  return parse_format_text({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 Result<std::vector<Cleared>> read_cleared(FileSystem& files, const std::string& directory) {
@@ -206,9 +201,7 @@ Result<Restored> restore_directory(FileSystem& files, const std::string& directo
   out.was_lost = found.state == Whereabouts::State::kDeleted;
   if (out.was_lost) LARDER_RETURN_IF_ERROR(files.make_dirs(directory));
   old_lock.reset();  // of the same file, or of one that is gone, or of a mount that was
-  Result<std::unique_ptr<FileLock>> lock = files.lock(lock_path);
-  if (!lock.is_ok()) return lock.status();
-  out.lock = std::move(lock).value();
+  LARDER_ASSIGN_OR_RETURN(out.lock, files.lock(lock_path));
   out.lock_text = lock_text ? mark_lock(files, directory, *lock_text) : std::nullopt;
   out.lacked_files = !out.was_lost && found.device_id == device_id;
   if (!out.was_lost && !found.lacks_format) return out;
@@ -225,15 +218,14 @@ Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const V
   OpenOptions options;
   options.write = options.create = options.exclusive = true;
   options.direct = volume.is_direct;
-  Result<std::unique_ptr<File>> file = files.open(path, options);
-  if (!file.is_ok()) return file.status();
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.open(path, options));
   bool is_reserved = false;
   const auto made = [&]() -> Status {
-    const Status reserved = (*file)->allocate(0, capacity_bytes);
+    const Status reserved = file->allocate(0, capacity_bytes);
     is_reserved = reserved.is_ok();
     if (!reserved.is_ok() && reserved.code() != StatusCode::kUnsupported) return reserved;
     const AlignedBuffer block = aligned_copy(encode_segment_header(header));
-    LARDER_RETURN_IF_ERROR(write_fully(**file, {block.data(), block.size()}, 0));
+    LARDER_RETURN_IF_ERROR(write_fully(*file, {block.data(), block.size()}, 0));
     return files.sync_dir(volume.directory);
   }();
   if (!made.is_ok()) {
@@ -242,7 +234,7 @@ Result<std::shared_ptr<ActiveSegment>> create_segment(FileSystem& files, const V
   }
   auto segment = std::make_shared<ActiveSegment>();
   segment->id = header.segment;
-  segment->file = std::move(file).value();
+  segment->file = std::move(file);
   segment->capacity_bytes = capacity_bytes;
   segment->is_reserved = is_reserved;
   segment->end_bytes = kBlockBytes;
@@ -264,22 +256,20 @@ Result<std::uint64_t> leave_out_pages(FileSystem& files, const std::string& path
                                       SegmentId segment, std::span<const PagePlace> pages, bool is_synced) {
   OpenOptions options;
   options.write = true;
-  const Result<std::unique_ptr<File>> file = files.open(path, options);
-  if (!file.is_ok()) return file.status();
-  Result<ScanResult> found = scan_segment(**file, store, segment, false);
-  if (!found.is_ok()) return found.status();
-  LARDER_RETURN_IF_ERROR(found->io);
+  LARDER_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.open(path, options));
+  LARDER_ASSIGN_OR_RETURN(ScanResult found, scan_segment(*file, store, segment, false));
+  LARDER_RETURN_IF_ERROR(found.io);
   const std::set<PagePlace> damaged(pages.begin(), pages.end());
   const std::size_t listed =
-      std::erase_if(found->pages, [&](const ListedPage& page) { return damaged.contains(place_of(page.location)); });
-  if (found->has_footer ? listed == 0 : !is_synced) return found->file_bytes;
-  const bool with_sync = found->has_footer ? found->is_footer_synced : is_synced;
+      std::erase_if(found.pages, [&](const ListedPage& page) { return damaged.contains(place_of(page.location)); });
+  if (found.has_footer ? listed == 0 : !is_synced) return found.file_bytes;
+  const bool with_sync = found.has_footer ? found.is_footer_synced : is_synced;
   Result<std::uint64_t> end = seal_segment(
-      **file, {store, segment, found->end_bytes, found->max_generation, found->records, std::move(found->pages), false},
+      *file, {store, segment, found.end_bytes, found.max_generation, found.records, std::move(found.pages), false},
       with_sync);
   // Of an unsynced one, too: with a footer that is torn a scan would end at the damaged record, and what lies behind
   // it, and was read after an earlier power cut, would be lost with the next.
-  if (end.is_ok() && !with_sync) LARDER_RETURN_IF_ERROR((*file)->sync_all());
+  if (end.is_ok() && !with_sync) LARDER_RETURN_IF_ERROR(file->sync_all());
   return end;
 }
 
@@ -298,13 +288,12 @@ Result<std::uint64_t> seal_left_segment(FileSystem& files, const std::string& pa
                                         SegmentId segment, const ScanResult& found, std::vector<ListedPage> pages) {
   OpenOptions options;
   options.write = true;
-  const Result<std::unique_ptr<File>> file = files.open(path, options);
-  if (!file.is_ok()) return file.status();
-  LARDER_RETURN_IF_ERROR((*file)->truncate(found.end_bytes));
-  LARDER_RETURN_IF_ERROR(write_again(**file, found.synced_bytes, found.end_bytes));
+  LARDER_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.open(path, options));
+  LARDER_RETURN_IF_ERROR(file->truncate(found.end_bytes));
+  LARDER_RETURN_IF_ERROR(write_again(*file, found.synced_bytes, found.end_bytes));
   // With fsync = off, too: durable writes may count on it, and its payloads were just found to be there.
   return seal_segment(
-      **file, {store, segment, found.end_bytes, found.max_generation, found.records, std::move(pages), false}, true);
+      *file, {store, segment, found.end_bytes, found.max_generation, found.records, std::move(pages), false}, true);
 }
 
 }  // namespace larder::file_store

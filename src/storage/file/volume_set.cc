@@ -134,23 +134,20 @@ Result<std::vector<VolumeMember>> forget_volumes(FileSystem& files, std::span<co
                                                  std::span<const unsigned> volumes) {
   const Result<std::vector<VolumeFormat>> before = read_formats(files, directories);  // before a LOCK is made
   if (!before.is_ok()) return before.status();
-  const auto locks = lock_volumes(files, directories);
-  if (!locks.is_ok()) return locks.status();
-  Result<std::vector<VolumeFormat>> formats = read_formats(files, directories);
-  if (!formats.is_ok()) return formats.status();
+  LARDER_ASSIGN_OR_RETURN(const auto locks, lock_volumes(files, directories));
+  LARDER_ASSIGN_OR_RETURN(std::vector<VolumeFormat> formats, read_formats(files, directories));
   std::vector<VolumeSeen> seen;
-  for (std::size_t i = 0; i < formats->size(); ++i) seen.push_back({&directories[i], &(*formats)[i], true});
-  Result<VolumeSet> set = join_lists(seen);
-  if (!set.is_ok()) return set.status();
-  LARDER_RETURN_IF_ERROR(drop(*set, volumes));
-  LARDER_RETURN_IF_ERROR(check_set(*set, seen));
-  for (std::size_t i = 0; i < formats->size(); ++i) {
-    VolumeFormat& format = (*formats)[i];
-    format.set_version = set->version + 1;
-    format.members = set->members;
+  for (std::size_t i = 0; i < formats.size(); ++i) seen.push_back({&directories[i], &formats[i], true});
+  LARDER_ASSIGN_OR_RETURN(VolumeSet set, join_lists(seen));
+  LARDER_RETURN_IF_ERROR(drop(set, volumes));
+  LARDER_RETURN_IF_ERROR(check_set(set, seen));
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    VolumeFormat& format = formats[i];
+    format.set_version = set.version + 1;
+    format.members = set.members;
     LARDER_RETURN_IF_ERROR(write_format(files, directories[i], format));
   }
-  return std::move(set->members);
+  return std::move(set.members);
 }
 
 }  // namespace larder::file_store

@@ -48,9 +48,8 @@ Status Hf3fsBackend::submit_exists(ExistsRequest request, ExistsDone done) {
   }
   // A look-up in this process's memory: done here, sooner than a thread would wake.
   LARDER_RETURN_IF_ERROR(check_request(request, done));
-  Result<OperationGate::Ticket> ticket = gate_.enter_inline();
-  if (!ticket.is_ok()) return ticket.status();
-  run_exists(std::make_shared<ExistsOperation>(std::move(request), std::move(done), std::move(ticket).value()));
+  LARDER_ASSIGN_OR_RETURN(OperationGate::Ticket ticket, gate_.enter_inline());
+  run_exists(std::make_shared<ExistsOperation>(std::move(request), std::move(done), std::move(ticket)));
   return Status::ok();
 }
 Status Hf3fsBackend::submit_read(ReadRequest request, ReadDone done) {

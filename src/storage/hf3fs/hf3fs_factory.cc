@@ -40,13 +40,12 @@ Status read_all_sizes(const BackendOptions& options, AllOptions& out) {
   if (!file_size.is_ok()) return file_size.status();
   if (*file_size == kUnlimitedBytes) return invalid_argument("option 'file_size': a size; the files are that large");
   out.backend.file_size = *file_size;
-  const Result<std::uint64_t> chunk = size_option(options, "chunk_size", 0);
-  if (!chunk.is_ok()) return chunk.status();
-  const bool is_chunk = *chunk >= hf3fs::kSlotAlignment && std::has_single_bit(*chunk);
-  if (*chunk != 0 && !is_chunk) {
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t chunk, size_option(options, "chunk_size", 0));
+  const bool is_chunk = chunk >= hf3fs::kSlotAlignment && std::has_single_bit(chunk);
+  if (chunk != 0 && !is_chunk) {
     return invalid_argument("option 'chunk_size': the chunk size of the directory's layout, a power of two from 4Ki");
   }
-  out.backend.chunk_bytes = *chunk;
+  out.backend.chunk_bytes = chunk;
   const Result<std::uint64_t> staging = size_option(options, "staging_size", std::uint64_t{32} << 20);
   if (!staging.is_ok()) return staging.status();
   if (*staging < hf3fs::transfer_bytes(1) || *staging > std::uint64_t{64} << 30) {
@@ -106,20 +105,16 @@ Result<std::unique_ptr<StorageBackend>> create_hf3fs(const BackendOptions& optio
   if (environment.executor == nullptr || environment.clock == nullptr || !environment.open_metadata) {
     return invalid_argument("hf3fs backend: needs a clock, an executor and a metadata service");
   }
-  const Result<AllOptions> read = read_all_options(options);
-  if (!read.is_ok()) return read.status();
-  auto store = hf3fs::UsrbioPageStore::create(read->store, *environment.clock);
-  if (!store.is_ok()) return store.status();
-  Result<std::shared_ptr<MetadataService>> service = environment.open_metadata(read->metadata);
-  if (!service.is_ok()) return service.status();
+  LARDER_ASSIGN_OR_RETURN(const AllOptions read, read_all_options(options));
+  LARDER_ASSIGN_OR_RETURN(auto store, hf3fs::UsrbioPageStore::create(read.store, *environment.clock));
+  LARDER_ASSIGN_OR_RETURN(std::shared_ptr<MetadataService> service, environment.open_metadata(read.metadata));
   // Names this process's writes at the service: must differ from all others, ever.
   std::array<std::uint64_t, 2> process{};
   if (::RAND_bytes(reinterpret_cast<unsigned char*>(process.data()), sizeof process) != 1) {
     return unavailable("hf3fs backend: no random numbers from the system");
   }
-  return std::unique_ptr<StorageBackend>(
-      std::make_unique<hf3fs::Hf3fsBackend>(read->backend, std::move(service).value(), std::move(store).value(),
-                                            *environment.executor, *environment.clock, process));
+  return std::unique_ptr<StorageBackend>(std::make_unique<hf3fs::Hf3fsBackend>(
+      read.backend, std::move(service), std::move(store), *environment.executor, *environment.clock, process));
 }
 
 }  // namespace

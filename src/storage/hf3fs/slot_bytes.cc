@@ -39,10 +39,9 @@ void fill_slot(const PageTransfer& transfer, std::byte* slot, std::uint64_t slot
 }
 
 Status take_out(const PageTransfer& transfer, const std::byte* slot) {
-  const Result<Envelope> found = read_head(transfer.envelope, slot);
-  if (!found.is_ok()) return found.status();
+  LARDER_ASSIGN_OR_RETURN(const Envelope found, read_head(transfer.envelope, slot));
   const Checksum128 copied = scatter_payload(slot + kHeadBytes, transfer.payload);
-  return defect(Defect::kEnvelopeSkipped) ? Status::ok() : verify_checksum(*found, copied);
+  return defect(Defect::kEnvelopeSkipped) ? Status::ok() : verify_checksum(found, copied);
 }
 
 }  // namespace larder::hf3fs

@@ -298,9 +298,8 @@ UsrbioPageStore::UsrbioPageStore(const UsrbioStoreOptions& options, std::shared_
     : options_(options), library_(std::move(library)), clock_(clock) {}
 
 Result<std::unique_ptr<UsrbioPageStore>> UsrbioPageStore::create(const UsrbioStoreOptions& options, Clock& clock) {
-  Result<std::shared_ptr<UsrbioLibrary>> library = UsrbioLibrary::load(options.library);
-  if (!library.is_ok()) return library.status();
-  std::unique_ptr<UsrbioPageStore> out(new UsrbioPageStore(options, std::move(library).value(), clock));
+  LARDER_ASSIGN_OR_RETURN(std::shared_ptr<UsrbioLibrary> library, UsrbioLibrary::load(options.library));
+  std::unique_ptr<UsrbioPageStore> out(new UsrbioPageStore(options, std::move(library), clock));
   auto session = std::make_shared<Session>(out->library_, options);
   LARDER_RETURN_IF_ERROR(session->open());
   LockGuard guard(out->mutex_);
@@ -379,9 +378,8 @@ bool UsrbioPageStore::has_room() {
 
 Result<std::shared_ptr<PageFiles>> UsrbioPageStore::open_files(const std::string& base, std::uint32_t count,
                                                                PageTransfer::Kind purpose) {
-  const Result<std::shared_ptr<Session>> now = session();
-  if (!now.is_ok()) return now.status();
-  return (*now)->open_files(base, count, purpose);
+  LARDER_ASSIGN_OR_RETURN(const std::shared_ptr<Session> now, session());
+  return now->open_files(base, count, purpose);
 }
 
 bool UsrbioPageStore::has_open(const std::string& base, PageTransfer::Kind purpose) const {

@@ -280,12 +280,9 @@ void MemoryBackend::run_clear(ClearOperation& op) {
 Result<std::unique_ptr<StorageBackend>> create_memory(const BackendOptions& options,
                                                       const BackendEnvironment& environment) {
   if (environment.executor == nullptr) return invalid_argument("memory backend: no executor given");
-  const Result<std::uint64_t> max_size = size_option(options, "max_size", 1'000'000'000);
-  if (!max_size.is_ok()) return max_size.status();
-  const Result<std::uint64_t> queue_limit = count_option(options, "queue_limit", 1024, 1, 1'000'000);
-  if (!queue_limit.is_ok()) return queue_limit.status();
-  return std::unique_ptr<StorageBackend>(
-      std::make_unique<MemoryBackend>(*max_size, *queue_limit, *environment.executor));
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t max_size, size_option(options, "max_size", 1'000'000'000));
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t queue_limit, count_option(options, "queue_limit", 1024, 1, 1'000'000));
+  return std::unique_ptr<StorageBackend>(std::make_unique<MemoryBackend>(max_size, queue_limit, *environment.executor));
 }
 
 }  // namespace

@@ -58,19 +58,17 @@ Status read_bytes(const BackendOptions& options, MooncakeOptions& out) {
   BackendOptions with_variable = options;
   with_variable["global_segment_size"] =
       text_or_variable(options, "global_segment_size", "MOONCAKE_GLOBAL_SEGMENT_SIZE", "4Gi");
-  const Result<std::uint64_t> segment = size_option(with_variable, "global_segment_size", 0);
-  if (!segment.is_ok()) return segment.status();
-  const Result<std::uint64_t> buffer = size_option(options, "local_buffer_size", 0);
-  if (!buffer.is_ok()) return buffer.status();
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t segment, size_option(with_variable, "global_segment_size", 0));
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t buffer, size_option(options, "local_buffer_size", 0));
   const Result<std::uint64_t> staging = size_option(options, "staging_size", std::uint64_t{64} << 20);
   if (!staging.is_ok()) return staging.status();
-  if (*segment > kMostBytes) return invalid_argument("option 'global_segment_size': from 0 to 64Ti");
-  if (*buffer > kMostBytes) return invalid_argument("option 'local_buffer_size': from 0 to 64Ti");
+  if (segment > kMostBytes) return invalid_argument("option 'global_segment_size': from 0 to 64Ti");
+  if (buffer > kMostBytes) return invalid_argument("option 'local_buffer_size': from 0 to 64Ti");
   if (*staging < 65'536 || *staging > std::uint64_t{64} << 30) {
     return invalid_argument("option 'staging_size': from 64Ki to 64Gi; at least one group of pages");
   }
-  out.helper.setup.global_segment_size = *segment;
-  out.helper.setup.local_buffer_size = *buffer;
+  out.helper.setup.global_segment_size = segment;
+  out.helper.setup.local_buffer_size = buffer;
   out.helper.staging_bytes = static_cast<std::size_t>(*staging / 4096 * 4096);
   // Several batches fit, so that one is copied while others move.
   out.limits.read_bytes = std::min<std::uint64_t>(out.limits.read_bytes, out.helper.staging_bytes / 4);
@@ -124,10 +122,9 @@ Result<std::unique_ptr<StorageBackend>> create_mooncake(const BackendOptions& op
   LARDER_RETURN_IF_ERROR(read_numbers(options, read));
   const char* const variable = std::getenv("LARDER_MOONCAKE_PYTHON");
   read.helper.python = text_option(options, "python", variable == nullptr ? "python3" : variable);
-  Result<std::unique_ptr<mooncake::HelperLink>> link = mooncake::start_helper(read.helper);
-  if (!link.is_ok()) return link.status();
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<mooncake::HelperLink> link, mooncake::start_helper(read.helper));
   return std::unique_ptr<StorageBackend>(std::make_unique<mooncake::MooncakeBackend>(
-      std::move(*link), read.limits, read.helper.setup.global_segment_size == 0, *environment.executor));
+      std::move(link), read.limits, read.helper.setup.global_segment_size == 0, *environment.executor));
 }
 
 }  // namespace

@@ -245,10 +245,9 @@ Status RealHelperLink::receive(std::size_t lane) {
   if (got <= 0) return unavailable("mooncake: the helper has gone");
   replies_[lane].append({piece.data(), static_cast<std::size_t>(got)});
   for (;;) {
-    Result<std::optional<Reply>> reply = replies_[lane].next();
-    if (!reply.is_ok()) return reply.status();
-    if (!reply->has_value()) return Status::ok();
-    LARDER_RETURN_IF_ERROR(on_reply(lane, std::move(**reply)));
+    LARDER_ASSIGN_OR_RETURN(std::optional<Reply> reply, replies_[lane].next());
+    if (!reply.has_value()) return Status::ok();
+    LARDER_RETURN_IF_ERROR(on_reply(lane, std::move(*reply)));
   }
 }
 
@@ -365,9 +364,8 @@ void RealHelperLink::drop_child(const Status& why, Nanos patience) {
 }  // namespace
 
 Result<std::unique_ptr<HelperLink>> start_helper(const HelperOptions& options) {
-  Result<share::Arena> arena = share::make_arena(options.staging_bytes);
-  if (!arena.is_ok()) return arena.status();
-  auto link = std::make_unique<RealHelperLink>(options, std::move(*arena));
+  LARDER_ASSIGN_OR_RETURN(share::Arena arena, share::make_arena(options.staging_bytes));
+  auto link = std::make_unique<RealHelperLink>(options, std::move(arena));
   LARDER_RETURN_IF_ERROR(link->open());
   return std::unique_ptr<HelperLink>(std::move(link));
 }

@@ -114,9 +114,8 @@ Status HelperProcess::start(const std::string& python, int memory, std::size_t l
 }
 
 Status HelperProcess::spawn(const std::string& python, int memory, const std::vector<Descriptor>& theirs, int output) {
-  const Result<Descriptor> script = script_file();
-  if (!script.is_ok()) return script.status();
-  const Descriptor own_output = moved_up(output), own_memory = moved_up(memory), own_script = moved_up(script->get());
+  LARDER_ASSIGN_OR_RETURN(const Descriptor script, script_file());
+  const Descriptor own_output = moved_up(output), own_memory = moved_up(memory), own_script = moved_up(script.get());
   bool is_open = own_output.is_open() && own_memory.is_open() && own_script.is_open();
   for (const Descriptor& socket : theirs) is_open = is_open && socket.is_open();
   if (!is_open) return system_failure("descriptors for the helper", errno);

@@ -363,14 +363,12 @@ Result<std::unique_ptr<StorageBackend>> create_plugin(const BackendOptions& opti
                                                       const BackendEnvironment& environment) {
   const std::string path = text_option(options, "library", "");
   if (path.empty()) return invalid_argument("plugin backend: option 'library' is missing: the path of a .so file");
-  const Result<std::uint64_t> queue_limit = count_option(options, "queue_limit", 1024, 1, 1'000'000);
-  if (!queue_limit.is_ok()) return queue_limit.status();
-  const Result<LarderBackendTable> table = plugin::load_library(path);
-  if (!table.is_ok()) return table.status();
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t queue_limit, count_option(options, "queue_limit", 1024, 1, 1'000'000));
+  LARDER_ASSIGN_OR_RETURN(const LarderBackendTable table, plugin::load_library(path));
   BackendOptions rest = options;
   rest.erase("library");
   rest.erase("queue_limit");
-  return plugin::open_backend(*table, rest, static_cast<std::size_t>(*queue_limit), environment);
+  return plugin::open_backend(table, rest, static_cast<std::size_t>(queue_limit), environment);
 }
 
 }  // namespace
@@ -381,12 +379,10 @@ Result<std::unique_ptr<StorageBackend>> plugin::open_backend(const LarderBackend
   if (environment.executor == nullptr || environment.clock == nullptr) {
     return invalid_argument("plugin backend: needs an executor and a clock");
   }
-  const Result<std::string> text = options_text(options);
-  if (!text.is_ok()) return text.status();
+  LARDER_ASSIGN_OR_RETURN(const std::string text, options_text(options));
   PluginCall call(std::string("backend library '") + table.name + "', create");
   LarderBackend* backend = nullptr;
-  const std::int32_t code =
-      call.run([&](LarderBackendCall* abi) { return table.create(text->c_str(), abi, &backend); });
+  const std::int32_t code = call.run([&](LarderBackendCall* abi) { return table.create(text.c_str(), abi, &backend); });
   LARDER_RETURN_IF_ERROR(call.status_of(code, Answers::kWholeCall));
   if (backend == nullptr) return call.broken("said OK and gave no handle");
   // Grows from one process to the next as the clock does.

@@ -73,9 +73,7 @@ class PluginBackendTest : public testing::Test {
     BackendEnvironment environment;
     environment.clock = &clock_;
     environment.executor = &inline_;
-    auto opened = open_backend(table, options, 10, environment);
-    if (!opened.is_ok()) return opened.status();
-    backend_ = std::move(opened).value();
+    LARDER_ASSIGN_OR_RETURN(backend_, open_backend(table, options, 10, environment));
     return Status::ok();
   }
   ExistsResult exists() {

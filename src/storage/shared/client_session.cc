@@ -416,10 +416,9 @@ Status ClientSession::on_frame(const Head& head, std::string_view body) {
     case Kind::kPresence: return on_presence(head.operation, body);
     case Kind::kStatuses: return on_statuses(head.operation, body);
     case Kind::kStats: {
-      const Result<BackendStats> stats = decode_stats(body);
-      if (!stats.is_ok()) return stats.status();
+      LARDER_ASSIGN_OR_RETURN(const BackendStats stats, decode_stats(body));
       is_asking_stats_ = false;
-      port_->on_stats(*stats);
+      port_->on_stats(stats);
       return Status::ok();
     }
     default: return broken_host("a message that only a client sends, or a second welcome");
@@ -427,8 +426,7 @@ Status ClientSession::on_frame(const Head& head, std::string_view body) {
 }
 
 Status ClientSession::on_presence(std::uint64_t number, std::string_view body) {
-  Result<ExistsResult> answer = decode_presence(body);
-  if (!answer.is_ok()) return answer.status();
+  LARDER_ASSIGN_OR_RETURN(ExistsResult answer, decode_presence(body));
   const auto at = flights_.find(number);
   const auto* const found =
       at == flights_.end() ? nullptr : std::get_if<std::shared_ptr<ExistsOperation>>(&at->second.operation);
@@ -436,15 +434,15 @@ Status ClientSession::on_presence(std::uint64_t number, std::string_view body) {
   const std::shared_ptr<ExistsOperation> op = *found;
   const std::size_t begin = at->second.part.begin, end = at->second.part.end;
   flights_.erase(at);
-  if (!answer->status.is_ok()) {
-    fail_operation(op, 0, answer->status);
+  if (!answer.status.is_ok()) {
+    fail_operation(op, 0, answer.status);
     return Status::ok();
   }
   ExistsResult& result = op->result;
   if (begin == 0) result = {Status::ok(), {}};
-  bool is_right = answer->presence.size() == op->request.pools.size();
-  for (std::size_t i = 0; is_right && i < answer->presence.size(); ++i) {
-    PoolPresence& part = answer->presence[i];
+  bool is_right = answer.presence.size() == op->request.pools.size();
+  for (std::size_t i = 0; is_right && i < answer.presence.size(); ++i) {
+    PoolPresence& part = answer.presence[i];
     is_right = part.pool == op->request.pools[i] && part.present.size() <= end - begin;
     part.present.resize(is_right ? end - begin : 0, false);  // a missing tail is absent
     if (begin == 0) result.presence.push_back({part.pool, {}});
@@ -460,22 +458,21 @@ Status ClientSession::on_presence(std::uint64_t number, std::string_view body) {
 }
 
 Status ClientSession::on_statuses(std::uint64_t number, std::string_view body) {
-  Result<std::vector<Status>> statuses = decode_statuses(body);
-  if (!statuses.is_ok()) return statuses.status();
+  LARDER_ASSIGN_OR_RETURN(std::vector<Status> statuses, decode_statuses(body));
   const auto at = flights_.find(number);
   if (at == flights_.end() || at->second.stage != Stage::kAsked ||
       std::holds_alternative<std::shared_ptr<ExistsOperation>>(at->second.operation)) {
     return broken_host("an answer that nobody asked for");
   }
   Flight& flight = at->second;
-  if (statuses->size() != flight.part.end - flight.part.begin) return broken_host("another number of statuses");
+  if (statuses.size() != flight.part.end - flight.part.begin) return broken_host("another number of statuses");
   if (std::holds_alternative<std::shared_ptr<ReadOperation>>(flight.operation)) {
-    flight.statuses = std::move(*statuses);
+    flight.statuses = std::move(statuses);
     flight.stage = Stage::kCopyingOut;
     if (!copy(number, flight, false)) return Status::ok();
-    *statuses = std::move(flight.statuses);
+    statuses = std::move(flight.statuses);
   }
-  end_part(number, std::move(*statuses));
+  end_part(number, std::move(statuses));
   return Status::ok();
 }
 

@@ -56,10 +56,9 @@ Status HostSession::on_frame(const Head& head, std::string_view body) {
 }
 
 Status HostSession::on_scope(std::string_view body) {
-  Result<ScopeEntry> entry = decode_scope(body);
-  if (!entry.is_ok()) return entry.status();
+  LARDER_ASSIGN_OR_RETURN(ScopeEntry entry, decode_scope(body));
   // Operations in flight hold the one before.
-  scopes_[entry->slot] = std::make_shared<const StoreScope>(std::move(entry->scope));
+  scopes_[entry.slot] = std::make_shared<const StoreScope>(std::move(entry.scope));
   return Status::ok();
 }
 
@@ -88,13 +87,12 @@ Status HostSession::begin() {
 }
 
 Status HostSession::on_exists(std::uint64_t operation, std::string_view body) {
-  Result<ExistsAsk> ask = decode_exists(body);
-  if (!ask.is_ok()) return ask.status();
-  const auto& scope = scope_of(ask->terms.scope);
+  LARDER_ASSIGN_OR_RETURN(ExistsAsk ask, decode_exists(body));
+  const auto& scope = scope_of(ask.terms.scope);
   if (!scope) return broken_client("an operation in an unknown scope");
   Status status = begin();
   if (status.is_ok()) {
-    ExistsRequest request{scope, std::move(ask->keys), std::move(ask->pools), terms_of(ask->terms)};
+    ExistsRequest request{scope, std::move(ask.keys), std::move(ask.pools), terms_of(ask.terms)};
     status = inner_.submit_exists(std::move(request), [link = link_, operation](ExistsResult result) {
       link->end(encode_presence(operation, result));
     });
@@ -104,14 +102,13 @@ Status HostSession::on_exists(std::uint64_t operation, std::string_view body) {
 }
 
 Status HostSession::on_read(std::uint64_t operation, std::string_view body) {
-  Result<ReadAsk> ask = decode_read(body);
-  if (!ask.is_ok()) return ask.status();
-  const auto& scope = scope_of(ask->terms.scope);
+  LARDER_ASSIGN_OR_RETURN(ReadAsk ask, decode_read(body));
+  const auto& scope = scope_of(ask.terms.scope);
   if (!scope) return broken_client("an operation in an unknown scope");
-  ReadRequest request{scope, {}, terms_of(ask->terms)};
-  const std::size_t count = ask->items.size();
+  ReadRequest request{scope, {}, terms_of(ask.terms)};
+  const std::size_t count = ask.items.size();
   request.items.reserve(count);
-  for (const ReadAsk::Item& item : ask->items) {
+  for (const ReadAsk::Item& item : ask.items) {
     ReadItem& out = request.items.emplace_back(ReadItem{item.pool, item.key, {}});
     if (!add_segment(item.place, out.payload)) return broken_client("a place outside its arena");
   }
@@ -126,14 +123,13 @@ Status HostSession::on_read(std::uint64_t operation, std::string_view body) {
 }
 
 Status HostSession::on_write(std::uint64_t operation, std::string_view body) {
-  Result<WriteAsk> ask = decode_write(body);
-  if (!ask.is_ok()) return ask.status();
-  const auto& scope = scope_of(ask->terms.scope);
+  LARDER_ASSIGN_OR_RETURN(WriteAsk ask, decode_write(body));
+  const auto& scope = scope_of(ask.terms.scope);
   if (!scope) return broken_client("an operation in an unknown scope");
-  WriteRequest request{scope, {}, ask->durable, terms_of(ask->terms), ask->as_of};
-  const std::size_t count = ask->groups.size();
+  WriteRequest request{scope, {}, ask.durable, terms_of(ask.terms), ask.as_of};
+  const std::size_t count = ask.groups.size();
   request.groups.reserve(count);
-  for (const auto& group : ask->groups) {
+  for (const auto& group : ask.groups) {
     PageGroup& out = request.groups.emplace_back();
     out.items.reserve(group.size());
     for (const WriteAsk::Item& item : group) {
@@ -152,11 +148,10 @@ Status HostSession::on_write(std::uint64_t operation, std::string_view body) {
 }
 
 Status HostSession::on_clear(std::uint64_t operation, std::string_view body) {
-  const Result<std::uint16_t> slot = decode_clear(body);
-  if (!slot.is_ok()) return slot.status();
+  LARDER_ASSIGN_OR_RETURN(const std::uint16_t slot, decode_clear(body));
   std::shared_ptr<const StoreScope> scope;
-  if (*slot != kNoScope) {
-    scope = scope_of(*slot);
+  if (slot != kNoScope) {
+    scope = scope_of(slot);
     if (!scope) return broken_client("an operation in an unknown scope");
   }
   Status status = begin();

@@ -31,20 +31,17 @@ class FileKeeper final : public ClearKeeper {
 }  // namespace
 
 Result<ClearHistory> ClearsFile::read() const {
-  const Result<ShareDirectory> opened = ShareDirectory::open(directory_);
-  if (!opened.is_ok()) return opened.status();
-  const Result<std::string> bytes = opened->read_file(kClearsName, kMaxClearsBytes);
-  if (!bytes.is_ok()) return bytes.status();
-  return decode_clears(store_, *bytes);
+  LARDER_ASSIGN_OR_RETURN(const ShareDirectory opened, ShareDirectory::open(directory_));
+  LARDER_ASSIGN_OR_RETURN(const std::string bytes, opened.read_file(kClearsName, kMaxClearsBytes));
+  return decode_clears(store_, bytes);
 }
 
 Status ClearsFile::write(const ClearHistory& history) {
   std::string bytes = encode_clears(store_, history);
   LockGuard guard(mutex_);  // beside keep() an older history could stay
-  const Result<ShareDirectory> directory = ShareDirectory::open(directory_);
-  if (!directory.is_ok()) return directory.status();
-  Status written = directory->replace_file(kClearsName, bytes);
-  if (written.code() == StatusCode::kOverloaded && directory->overwrite_file(kClearsName, bytes).is_ok()) {
+  LARDER_ASSIGN_OR_RETURN(const ShareDirectory directory, ShareDirectory::open(directory_));
+  Status written = directory.replace_file(kClearsName, bytes);
+  if (written.code() == StatusCode::kOverloaded && directory.overwrite_file(kClearsName, bytes).is_ok()) {
     written = Status::ok();
   }
   if (written.is_ok()) bytes_.swap(bytes);

@@ -193,12 +193,11 @@ void ShareDriver::seek() {
 // Whatever it throws would end the process, on a thread of ours.
 ShareState::Opened ShareDriver::open_inner() {
   try {
-    Result<std::unique_ptr<StorageBackend>> opened = open_inner_();
-    if (!opened.is_ok()) return opened.status();
-    if (*opened == nullptr) return internal_error("the inner store of a shared store is null");
+    LARDER_ASSIGN_OR_RETURN(std::unique_ptr<StorageBackend> opened, open_inner_());
+    if (opened == nullptr) return internal_error("the inner store of a shared store is null");
     KeptClears clears = open_clears(options_.directory, options_.store, clock_);
     clears_ = std::move(clears.file);
-    return std::make_unique<ClearOrder>(std::move(*opened), std::move(clears.history), std::move(clears.keeper),
+    return std::make_unique<ClearOrder>(std::move(opened), std::move(clears.history), std::move(clears.keeper),
                                         &executor_);
   } catch (const std::bad_alloc&) {
     return overloaded("there is no memory to open a shared store");
@@ -322,23 +321,19 @@ void ShareDriver::tell_stats() {
 
 Status ShareDriver::renew_place() {
   // By its path: the directory itself may have been deleted.
-  Result<ShareDirectory> directory = ShareDirectory::open(options_.directory);
-  if (!directory.is_ok()) return directory.status();
-  const bool has_lock = directory->lock_file() == lock_file_;
-  if (has_lock && directory->socket_file() == listener_.file) return Status::ok();
+  LARDER_ASSIGN_OR_RETURN(ShareDirectory directory, ShareDirectory::open(options_.directory));
+  const bool has_lock = directory.lock_file() == lock_file_;
+  if (has_lock && directory.socket_file() == listener_.file) return Status::ok();
   if (!has_lock) {
-    Result<HeldLock> held = directory->try_lock();
-    if (!held.is_ok()) return held.status();
+    LARDER_ASSIGN_OR_RETURN(HeldLock held, directory.try_lock());
     // A newcomer that has just made it is a client soon, or finds the store locked: then it lets go.
-    if (!held->lock) return unavailable("its lock was deleted, and another process has the new one");
-    (hosted_ ? hosted_->lock : lock_) = std::move(held->lock);
-    lock_file_ = held->file;
+    if (!held.lock) return unavailable("its lock was deleted, and another process has the new one");
+    (hosted_ ? hosted_->lock : lock_) = std::move(held.lock);
+    lock_file_ = held.file;
   }
   // Clients have connections of their own. Who waits to be accepted connects again.
-  Result<ShareListener> listener = directory->listen(static_cast<int>(options_.max_clients));
-  if (!listener.is_ok()) return listener.status();
-  listener_ = std::move(*listener);
-  directory_ = std::move(*directory);
+  LARDER_ASSIGN_OR_RETURN(listener_, directory.listen(static_cast<int>(options_.max_clients)));
+  directory_ = std::move(directory);
   log_warning(kComponent, "lock or socket of the store shared in " + options_.directory +
                               " were deleted, and are made again; does a cleaner of old files go there?");
   return Status::ok();
@@ -382,9 +377,8 @@ void ShareDriver::serve(std::uint64_t id, bool is_readable) {
 Status ShareDriver::read_guest(std::uint64_t id, Guest& guest) {
   LARDER_RETURN_IF_ERROR(guest.connection.receive());
   while (!guest.is_leaving) {
-    const Result<std::optional<ShareConnection::Received>> frame = guest.connection.next();
-    if (!frame.is_ok()) return frame.status();
-    const std::optional<ShareConnection::Received>& received = frame.value();
+    LARDER_ASSIGN_OR_RETURN(const std::optional<ShareConnection::Received> frame, guest.connection.next());
+    const std::optional<ShareConnection::Received>& received = frame;
     if (!received) break;
     LARDER_RETURN_IF_ERROR(guest.session ? guest.session->on_frame(received->head, received->body)
                                          : greet_guest(id, guest, *received));
@@ -394,17 +388,16 @@ Status ShareDriver::read_guest(std::uint64_t id, Guest& guest) {
 
 Status ShareDriver::greet_guest(std::uint64_t id, Guest& guest, const ShareConnection::Received& frame) {
   if (frame.head.kind != Kind::kHello) return corrupt("shared store: a client did not say hello");
-  const Result<Hello> hello = decode_hello(frame.body);
-  if (!hello.is_ok()) return hello.status();
+  LARDER_ASSIGN_OR_RETURN(const Hello hello, decode_hello(frame.body));
   Welcome welcome;
   Descriptor passed = guest.connection.take_passed();
-  if (hello->version != kVersion) {
+  if (hello.version != kVersion) {
     welcome.status = unsupported("the host of the shared store speaks version " + std::to_string(kVersion) +
-                                 ", the client version " + std::to_string(hello->version));
-  } else if (hello->store != options_.store) {
+                                 ", the client version " + std::to_string(hello.version));
+  } else if (hello.store != options_.store) {
     welcome.status = conflict("another store is shared there: " + options_.store_text);
   } else {
-    Result<Arena> arena = map_client_arena(std::move(passed), hello->arena_bytes, options_.max_arena_bytes);
+    Result<Arena> arena = map_client_arena(std::move(passed), hello.arena_bytes, options_.max_arena_bytes);
     welcome.status = arena.status();
     if (arena.is_ok()) {
       ClearOrder& inner = *hosted_->inner;
@@ -439,9 +432,8 @@ void ShareDriver::expire_waiting() {
 Status ShareDriver::read_host() {
   LARDER_RETURN_IF_ERROR(connection_->receive());
   while (true) {
-    const Result<std::optional<ShareConnection::Received>> frame = connection_->next();
-    if (!frame.is_ok()) return frame.status();
-    const std::optional<ShareConnection::Received>& received = frame.value();
+    LARDER_ASSIGN_OR_RETURN(const std::optional<ShareConnection::Received> frame, connection_->next());
+    const std::optional<ShareConnection::Received>& received = frame;
     if (!received) return Status::ok();
     LARDER_RETURN_IF_ERROR(session_ ? session_->on_frame(received->head, received->body) : on_welcome(*received));
   }
@@ -449,13 +441,12 @@ Status ShareDriver::read_host() {
 
 Status ShareDriver::on_welcome(const ShareConnection::Received& frame) {
   if (frame.head.kind != Kind::kWelcome) return corrupt("shared store: the host did not welcome");
-  const Result<Welcome> welcome = decode_welcome(frame.body);
-  if (!welcome.is_ok()) return welcome.status();
-  if (!welcome->status.is_ok()) return welcome->status;
+  LARDER_ASSIGN_OR_RETURN(const Welcome welcome, decode_welcome(frame.body));
+  if (!welcome.status.is_ok()) return welcome.status;
   const auto port = std::make_shared<HostPort>(state_, *connection_, clock_, ++session_number_);
   session_ = std::make_unique<ClientSession>(std::move(arena_), port, clock_, executor_);
   phase_ = Phase::kClient;
-  state_->set_client(welcome->info, welcome->stats, clock_.now(), welcome->clears_store, std::move(words_));
+  state_->set_client(welcome.info, welcome.stats, clock_.now(), welcome.clears_store, std::move(words_));
   tell_role(SharedRole::kClient);
   return Status::ok();
 }

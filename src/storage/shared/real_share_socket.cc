@@ -89,11 +89,10 @@ Result<Arena> make_sealed(std::size_t file_bytes, std::size_t bytes) {
   if (retry([&] { return ::ftruncate(fd, static_cast<off_t>(file_bytes)); }) != 0)
     return system_error("sizing an arena");
   if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) return system_error("sealing an arena");
-  Result<std::shared_ptr<MappedMemory>> memory = map(fd, file_bytes, bytes);
-  if (!memory.is_ok()) return memory.status();
-  arena.memory = *memory;
+  LARDER_ASSIGN_OR_RETURN(std::shared_ptr<MappedMemory> memory, map(fd, file_bytes, bytes));
+  arena.memory = memory;
   if (file_bytes > bytes) {
-    auto* const words = new ((*memory)->mapped().data() + words_at(bytes)) ClearWords;
+    auto* const words = new (memory->mapped().data() + words_at(bytes)) ClearWords;
     arena.words = std::shared_ptr<ClearWords>(arena.memory, words);
   }
   return arena;
@@ -189,15 +188,14 @@ Result<HeldLock> ShareDirectory::try_lock() const {
 }
 
 Result<ShareListener> ShareDirectory::listen(int backlog) const {
-  Result<Descriptor> socket = make_socket();
-  if (!socket.is_ok()) return socket.status();
+  LARDER_ASSIGN_OR_RETURN(Descriptor socket, make_socket());
   (void)::unlinkat(directory_.get(), kSocketName, 0);
   const sockaddr_un address = address_in(directory_);
-  if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return system_error("bind in " + path_);
   }
-  if (::listen(socket->get(), backlog) != 0) return system_error("listen in " + path_);
-  ShareListener made{std::move(*socket), socket_file()};
+  if (::listen(socket.get(), backlog) != 0) return system_error("listen in " + path_);
+  ShareListener made{std::move(socket), socket_file()};
   // The host would take "no file" for its own, and never look again.
   if (made.file == FileId{}) return unavailable("the socket in " + path_ + " was deleted as soon as it was made");
   return made;
@@ -329,13 +327,12 @@ Result<Arena> map_client_arena(Descriptor arena, std::uint64_t bytes, std::uint6
       static_cast<std::uint64_t>(info.st_size) < file_bytes) {
     return corrupt("shared store: a client's arena is not as it said");
   }
-  Result<std::shared_ptr<MappedMemory>> memory =
-      map(arena.get(), static_cast<std::size_t>(file_bytes), static_cast<std::size_t>(bytes));
-  if (!memory.is_ok()) return memory.status();
+  LARDER_ASSIGN_OR_RETURN(std::shared_ptr<MappedMemory> memory,
+                          map(arena.get(), static_cast<std::size_t>(file_bytes), static_cast<std::size_t>(bytes)));
   Arena out;
-  out.memory = *memory;
+  out.memory = memory;
   // The client has made them before it said where. What it does to them is its own loss: they are only written here.
-  auto* const words = reinterpret_cast<ClearWords*>((*memory)->mapped().data() + words_at(bytes));
+  auto* const words = reinterpret_cast<ClearWords*>(memory->mapped().data() + words_at(bytes));
   out.words = std::shared_ptr<ClearWords>(out.memory, words);
   return out;
 }
@@ -410,11 +407,10 @@ Status ShareConnection::receive() {
 Result<std::optional<ShareConnection::Received>> ShareConnection::next() {
   const std::string_view left = std::string_view(in_).substr(in_begin_);
   if (left.size() < kHeadBytes) return std::optional<Received>();
-  const Result<Head> head = decode_head(left);
-  if (!head.is_ok()) return head.status();
-  if (left.size() - kHeadBytes < head->body_bytes) return std::optional<Received>();
-  in_begin_ += kHeadBytes + head->body_bytes;
-  return std::optional<Received>({*head, left.substr(kHeadBytes, head->body_bytes)});
+  LARDER_ASSIGN_OR_RETURN(const Head head, decode_head(left));
+  if (left.size() - kHeadBytes < head.body_bytes) return std::optional<Received>();
+  in_begin_ += kHeadBytes + head.body_bytes;
+  return std::optional<Received>({head, left.substr(kHeadBytes, head.body_bytes)});
 }
 
 EventWaker::EventWaker() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}

@@ -104,16 +104,15 @@ class SharedBackendImpl final : public SharedBackend {
   Status submit(Request request, Done done, Status (StorageBackend::*at_host)(Request, Done)) {
     if (state_->role() == SharedRole::kHost) {
       // Held until the inner backend has it: close() comes after.
-      const Result<OperationGate::Ticket> ticket = gate_.enter_inline();
-      if (!ticket.is_ok()) return ticket.status();
+      LARDER_ASSIGN_OR_RETURN(const OperationGate::Ticket ticket, gate_.enter_inline());
       const std::shared_ptr<HostedStore> hosted = state_->hosted();
       if (!hosted) return unavailable("the shared store is closed");
       return ((*hosted->inner).*at_host)(std::move(request), std::move(done));
     }
-    const Result<std::shared_ptr<Op>> op = begin_operation<Op>(gate_, std::move(request), std::move(done));
-    if (!op.is_ok()) return op.status();
-    const Status posted = state_->post(*op);
-    if (!posted.is_ok()) (*op)->disarm();
+    LARDER_ASSIGN_OR_RETURN(const std::shared_ptr<Op> op,
+                            begin_operation<Op>(gate_, std::move(request), std::move(done)));
+    const Status posted = state_->post(op);
+    if (!posted.is_ok()) op->disarm();
     return posted;
   }
 

@@ -62,11 +62,9 @@ Status CudaHealth::status() const {
 }
 
 Result<std::unique_ptr<CopyStream>> CopyStream::create(const CopyStreamParts& parts, std::size_t queue_limit) {
-  Result<std::unique_ptr<Memory>> ring = parts.ring_memory->allocate(kRingPairs * sizeof(CopyPair));
-  if (!ring.is_ok()) return ring.status();
-  Result<CudaStream> stream = parts.driver->create_stream();
-  if (!stream.is_ok()) return stream.status();
-  return std::unique_ptr<CopyStream>(new CopyStream(parts, queue_limit, *stream, std::move(ring).value()));
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<Memory> ring, parts.ring_memory->allocate(kRingPairs * sizeof(CopyPair)));
+  LARDER_ASSIGN_OR_RETURN(CudaStream stream, parts.driver->create_stream());
+  return std::unique_ptr<CopyStream>(new CopyStream(parts, queue_limit, stream, std::move(ring)));
 }
 
 CopyStream::CopyStream(const CopyStreamParts& parts, std::size_t queue_limit, CudaStream stream,

@@ -12,9 +12,8 @@ namespace {
 // An event of a capture would draw the copies that wait for it into the graph, and a wait for a load would end the
 // capture.
 Status check_not_captured(CudaDriver& driver, CudaStream stream) {
-  const Result<bool> is_capturing = driver.is_capturing(stream);
-  if (!is_capturing.is_ok()) return is_capturing.status();
-  if (!*is_capturing) return Status::ok();
+  LARDER_ASSIGN_OR_RETURN(const bool is_capturing, driver.is_capturing(stream));
+  if (!is_capturing) return Status::ok();
   return invalid_argument(
       "the stream is being captured into a CUDA graph: wait for loads before the launch of the graph, and record the "
       "end of the step behind it");
@@ -53,10 +52,9 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<CudaDrive
   if (options.pinned_piece_bytes == 0 || options.pinned_piece_bytes % 4096 != 0) {
     return invalid_argument("host memory is pinned in pieces of a multiple of 4096 bytes");
   }
-  Result<CudaStream> stream = driver->create_stream();
-  if (!stream.is_ok()) return stream.status();
+  LARDER_ASSIGN_OR_RETURN(CudaStream stream, driver->create_stream());
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(driver), options));
-  device->now_stream_ = *stream;
+  device->now_stream_ = stream;
   return device;
 }
 
@@ -70,9 +68,8 @@ Result<StreamId> CudaDevice::create_stream(std::size_t queue_limit) {
   if (queue_limit == 0) return invalid_argument("a stream needs room for at least one entry");
   const auto free = std::find(streams_.begin(), streams_.end(), nullptr);
   if (free == streams_.end()) return overloaded("a device has at most " + std::to_string(kMaxStreams) + " streams");
-  Result<std::unique_ptr<CopyStream>> stream = CopyStream::create(parts_, queue_limit);
-  if (!stream.is_ok()) return stream.status();
-  *free = std::move(stream).value();
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<CopyStream> stream, CopyStream::create(parts_, queue_limit));
+  *free = std::move(stream);
   return static_cast<StreamId>(free - streams_.begin());
 }
 
@@ -125,34 +122,41 @@ Status CudaDevice::copy_now(std::byte* dst, const std::byte* src, std::size_t by
 }
 
 Result<std::shared_ptr<DeviceEvent>> CudaDevice::record(CudaStream stream) {
-  Status failed = check_not_captured(*parts_.driver, stream);
-  if (failed.is_ok()) {
-    Result<std::shared_ptr<CudaEvent>> event = CudaEvent::record(parts_.events, stream);
-    if (event.is_ok()) return std::shared_ptr<DeviceEvent>(std::move(event).value());
-    failed = event.status();
+  const Status asked = check_not_captured(*parts_.driver, stream);
+  if (is_of_stream_alone(asked)) {
+    return invalid_argument("the stream is not of this device, or was destroyed: " + asked.message());
   }
+  LARDER_RETURN_IF_ERROR(asked);
+  Result<std::shared_ptr<CudaEvent>> event = CudaEvent::record(parts_.events, stream);
+  if (event.is_ok()) return std::shared_ptr<DeviceEvent>(std::move(event).value());
+  // The stream answered, so its work may run: not kInvalidArgument, after which nobody would wait for it.
+  if (is_of_stream_alone(event.status())) return internal_error(event.status().message());
+  return event.status();
+}
+
+bool CudaDevice::is_of_stream_alone(const Status& failed) {
+  if (failed.code() != StatusCode::kUnavailable) return false;
+  if (parts_.driver->synchronize(now_stream_).is_ok()) return true;
   parts_.health->saw(failed);
-  return failed;
+  return false;
 }
 
 Result<std::unique_ptr<CudaDevice>> open_cuda_device(const CudaOptions& options) {
-  Result<std::shared_ptr<CudaDriver>> driver = open_cuda_driver(options.ordinal);
-  if (!driver.is_ok()) return driver.status();
-  return CudaDevice::create(std::move(driver).value(), options);
+  LARDER_ASSIGN_OR_RETURN(std::shared_ptr<CudaDriver> driver, open_cuda_driver(options.ordinal));
+  return CudaDevice::create(std::move(driver), options);
 }
 
 Status LayerWaits::before(std::uint32_t layer) {
   if (layer < covered_) return Status::ok();
-  const Result<LayerGate::Launch> launch = gate_.launch_of(layer, limit_);
-  if (!launch.is_ok()) return launch.status();
-  if (launch->event != nullptr) {
-    const auto* const event = dynamic_cast<const CudaEvent*>(launch->event.get());
+  LARDER_ASSIGN_OR_RETURN(const LayerGate::Launch launch, gate_.launch_of(layer, limit_));
+  if (launch.event != nullptr) {
+    const auto* const event = dynamic_cast<const CudaEvent*>(launch.event.get());
     if (event == nullptr) return invalid_argument("the load is not one of a CUDA device");
     // Each time: an engine may capture some layers and not others.
     LARDER_RETURN_IF_ERROR(check_not_captured(event->driver(), stream_));
     LARDER_RETURN_IF_ERROR(event->make_wait(stream_));
   }
-  covered_ = launch->end;
+  covered_ = launch.end;
   return Status::ok();
 }
 

@@ -85,7 +85,8 @@ class CudaDevice final : public Device {
   [[nodiscard]] bool is_host_memory() const override { return false; }
 
   // An event at the end of what `stream` (of this device's primary context) has been given so far. On any thread. Cost:
-  // 0.3 us. kInvalidArgument: the stream is being captured into a graph.
+  // 0.3 us. kInvalidArgument: the stream is being captured into a graph, was destroyed, or is of another device;
+  // kUnavailable: the device is lost; else there is no event to be had, and what the stream has been given runs.
   [[nodiscard]] Result<std::shared_ptr<DeviceEvent>> record(CudaStream stream);
   // ok, or why the device is lost. Once lost it stays so: every copy ends with kUnavailable, and the cache misses.
   [[nodiscard]] Status health() const { return parts_.health->status(); }
@@ -96,6 +97,9 @@ class CudaDevice final : public Device {
   CudaDevice(std::shared_ptr<CudaDriver> driver, const CudaOptions& options);
   [[nodiscard]] bool has(StreamId stream) const { return stream < kMaxStreams && streams_[stream] != nullptr; }
   void drain(std::span<const StreamId> streams);
+  // Of an error of a call with a stream of the engine's: it says that the device is lost, and Larder's own stream
+  // lives. Where that is dead, too, the device is noted as lost.
+  [[nodiscard]] bool is_of_stream_alone(const Status& failed);
 
   const std::string name_;
   const Staging staging_;
@@ -104,7 +108,7 @@ class CudaDevice final : public Device {
   CudaMemorySource memory_;
   PinnedMemorySource host_memory_;
   std::array<std::unique_ptr<CopyStream>, kMaxStreams> streams_;  // owned by the cache thread; null: a free place
-  CudaStream now_stream_ = nullptr;                               // of copy_now()
+  CudaStream now_stream_ = nullptr;                               // of copy_now(); says whether the device lives
 };
 
 // Opens the driver and makes the device. Errors: as open_cuda_driver() and CudaDevice::create().

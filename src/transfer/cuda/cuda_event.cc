@@ -27,11 +27,10 @@ void CudaEventPool::give_back(CudaEventHandle event) {
 }
 
 Result<std::shared_ptr<CudaEvent>> CudaEvent::record(std::shared_ptr<CudaEventPool> pool, CudaStream stream) {
-  Result<CudaEventHandle> handle = pool->take();
-  if (!handle.is_ok()) return handle.status();
+  LARDER_ASSIGN_OR_RETURN(CudaEventHandle handle, pool->take());
   CudaDriver& driver = pool->driver();
-  std::shared_ptr<CudaEvent> event(new CudaEvent(std::move(pool), *handle));
-  LARDER_RETURN_IF_ERROR(driver.record(*handle, stream));
+  std::shared_ptr<CudaEvent> event(new CudaEvent(std::move(pool), handle));
+  LARDER_RETURN_IF_ERROR(driver.record(handle, stream));
   return event;
 }
 

@@ -9,7 +9,7 @@
 //
 // Threads: all methods from any thread; a thread of Larder's calls bind_thread() first.
 // Errors: kOverloaded (no memory left), kInternal (the call was refused: names it), kUnavailable (the device or its
-// context is lost: nothing will work again in this process).
+// context is lost: nothing will work again in this process; of a call with a stream that was destroyed: that stream).
 #pragma once
 
 #include <cstddef>

@@ -111,8 +111,10 @@ StatusCode code_of(CUresult error) {
     case CUDA_ERROR_NOT_PERMITTED:
     case CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES:
     case CUDA_ERROR_INVALID_CONTEXT:
+#if CUDA_VERSION >= 12040
     case CUDA_ERROR_INVALID_RESOURCE_TYPE:
     case CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION:
+#endif
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
     case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
     case CUDA_ERROR_STREAM_CAPTURE_MERGE:
@@ -367,9 +369,8 @@ Status LibcudaDriver::copy_batch(std::span<const CudaCopy> copies, CUstream stre
 }  // namespace
 
 Result<std::shared_ptr<CudaDriver>> open_cuda_driver(int ordinal) {
-  const Result<Functions> functions = load_functions();
-  if (!functions.is_ok()) return functions.status();
-  const Functions& f = *functions;
+  LARDER_ASSIGN_OR_RETURN(const Functions functions, load_functions());
+  const Functions& f = functions;
   const auto failed = [&](CUresult error, const char* call) {
     const char* name = "an unknown error";
     (void)f.cuGetErrorName(error, &name);

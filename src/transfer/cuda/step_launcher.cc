@@ -71,7 +71,8 @@ Status StepLauncher::launch_layers(const EngineStep& step, std::uint32_t& begun)
 
 Result<std::shared_ptr<DeviceEvent>> StepLauncher::end_of_stream() {
   Result<std::shared_ptr<DeviceEvent>> event = device_.record(stream_);
-  // Of a stream that is being captured nothing runs, and waiting for it would end the capture.
+  // Of a stream that is being captured nothing runs, and waiting for it would end the capture; one that was destroyed
+  // is no handle to wait for.
   if (event.is_ok() || event.status().code() == StatusCode::kInvalidArgument) return event;
   // There is no event to be had: the thread waits itself. A lost device says so here, and runs nothing.
   LARDER_RETURN_IF_ERROR(device_.driver().synchronize(stream_));

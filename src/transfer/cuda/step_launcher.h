@@ -12,8 +12,8 @@
 //
 // Threads: post() from any; launch() and launched() on the launcher's thread, for which the device's primary context is
 // current; neither may call the launcher. One thread per launcher, asleep unless there is work.
-// Lifetime: the device outlives it. Limits: queue_limit steps wait. Cost of post(): 2 to 5 us, whatever the number of
-// layers.
+// Lifetime: the device and the stream outlive it. Limits: queue_limit steps wait. Cost of post(): 2 to 5 us, whatever
+// the number of layers.
 #pragma once
 
 #include <atomic>
@@ -38,6 +38,7 @@ struct EngineStep {
   // Once for each step that was posted, in order. ok: all layers are on the stream, and `over` fires when they have
   // ended (null: they have): for complete_step(). Else the error of the load or of launch(), or kCancelled; no further
   // layer is launched, and `over` is for cancel_step(): it fires when those before have ended (null: none runs).
+  // kInvalidArgument: the stream is being captured, or was destroyed: nobody waits for what it still runs.
   std::function<void(Status, std::shared_ptr<DeviceEvent> over)> launched;
 };
 

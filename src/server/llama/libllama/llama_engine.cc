@@ -291,11 +291,10 @@ PromptUse LlamaEngine::reuse(std::uint32_t index) {
 
 Status LlamaEngine::restore(std::uint32_t index) {
   const EngineRequest& asked = slots_[index].answer->request->asked;
-  const Result<EngineRequest::Blob> blob = asked.load(asked.prompt);
-  if (!blob.is_ok()) return blob.status();
+  LARDER_ASSIGN_OR_RETURN(const EngineRequest::Blob blob, asked.load(asked.prompt));
   empty(index);
   // llama.cpp does not say what it lacks: cells, as far as is known.
-  const auto load = [&] { return host_.load(index, std::as_const(**blob).bytes(), false); };
+  const auto load = [&] { return host_.load(index, std::as_const(*blob).bytes(), false); };
   Status loaded = load();
   while (!loaded.is_ok() && empty_idle()) loaded = load();
   LARDER_RETURN_IF_ERROR(loaded);
@@ -444,9 +443,8 @@ void LlamaEngine::answer_row(std::uint32_t index, std::int32_t row) {
 // token, unless several sequences share it: then nobody gets it while they last.
 Status LlamaEngine::drop_behind_window(std::uint32_t index) {
   if (!format_.geometry.window) return Status::ok();
-  const Result<std::vector<std::byte>> window = host_.save(index, true);
-  if (!window.is_ok()) return window.status();
-  return host_.load(index, *window, true);
+  LARDER_ASSIGN_OR_RETURN(const std::vector<std::byte> window, host_.save(index, true));
+  return host_.load(index, window, true);
 }
 
 void LlamaEngine::continue_answer(std::uint32_t index, std::int32_t row) {

@@ -96,25 +96,16 @@ class Service final : public LlamaService {
 // ---- the start
 
 Status Service::start() {
-  const Result<GgufModel> gguf = read_gguf(files_, settings_.model_path);
-  if (!gguf.is_ok()) return gguf.status();
-  auto trace = TraceRecorder::open(settings_.trace, files_, real_clock(), registry_);
-  if (!trace.is_ok()) return trace.status();
-  trace_ = std::move(*trace);
+  LARDER_ASSIGN_OR_RETURN(const GgufModel gguf, read_gguf(files_, settings_.model_path));
+  LARDER_ASSIGN_OR_RETURN(trace_, TraceRecorder::open(settings_.trace, files_, real_clock(), registry_));
   // What is wrong with it is said before a model of minutes is loaded.
-  auto storage = PrefixStore::open_storage(settings_.store);
-  if (!storage.is_ok()) return storage.status();
+  LARDER_ASSIGN_OR_RETURN(auto storage, PrefixStore::open_storage(settings_.store));
   LARDER_RETURN_IF_ERROR(load());
-  LARDER_RETURN_IF_ERROR(prove(*gguf));
-  auto store = PrefixStore::open(format_, settings_.store, std::move(*storage));
-  if (!store.is_ok()) return store.status();
-  store_ = std::move(*store);
+  LARDER_RETURN_IF_ERROR(prove(gguf));
+  LARDER_ASSIGN_OR_RETURN(store_, PrefixStore::open(format_, settings_.store, std::move(storage)));
   saver_ = std::make_unique<ThreadPoolExecutor>("saver", 1, kSavesWaiting);
-  const Result<HostSettings> wanted = host_settings(settings_.slots + 1);
-  if (!wanted.is_ok()) return wanted.status();
-  auto host = LlamaHost::open(*loaded_, *wanted);
-  if (!host.is_ok()) return host.status();
-  host_ = std::move(*host);
+  LARDER_ASSIGN_OR_RETURN(const HostSettings wanted, host_settings(settings_.slots + 1));
+  LARDER_ASSIGN_OR_RETURN(host_, LlamaHost::open(*loaded_, wanted));
   const EngineSettings engine{settings_.slots, settings_.workers, settings_.saves};
   engine_ = std::make_unique<LlamaEngine>(
       *host_, format_, engine, [this](std::vector<TokenId> tokens, SequenceExport pages, const std::string& owner) {
@@ -129,9 +120,7 @@ Status Service::start() {
 Status Service::load() {
   file_name_ = settings_.model_path.substr(settings_.model_path.rfind('/') + 1);
   start_libllama();
-  auto loaded = load_model(settings_.model_path, static_cast<int>(settings_.gpu_layers));
-  if (!loaded.is_ok()) return loaded.status();
-  loaded_ = std::move(*loaded);
+  LARDER_ASSIGN_OR_RETURN(loaded_, load_model(settings_.model_path, static_cast<int>(settings_.gpu_layers)));
   try {
     model_ = std::make_unique<LlamaModel>(*loaded_, settings_.alias.empty() ? file_name_ : settings_.alias,
                                           settings_.chat_template, settings_.slots);
@@ -160,9 +149,7 @@ Result<HostSettings> Service::host_settings(std::uint32_t sequences) const {
 Result<ModelSettings> Service::identity(const GgufModel& gguf) const {
   ModelSettings model;
   model.model = gguf.identity;
-  const Result<Digest256> data = settings_.hashes_data ? hash_gguf(files_, gguf) : sample_gguf(files_, gguf);
-  if (!data.is_ok()) return data.status();
-  model.data = *data;
+  LARDER_ASSIGN_OR_RETURN(model.data, settings_.hashes_data ? hash_gguf(files_, gguf) : sample_gguf(files_, gguf));
   model.overrides = fmt::format("libllama {}; layers on a GPU {}{}{}", llama_build_info(), settings_.gpu_layers,
                                 context_identity(gguf, settings_.context_tokens), environment_identity());
   model.page_size = settings_.saves.page_size;
@@ -171,27 +158,21 @@ Result<ModelSettings> Service::identity(const GgufModel& gguf) const {
 
 Status Service::prove(const GgufModel& gguf) {
   const std::uint32_t window = sliding_window_of(gguf.first);
-  Result<HostSettings> small = host_settings(3);
-  if (!small.is_ok()) return small.status();
+  LARDER_ASSIGN_OR_RETURN(HostSettings small, host_settings(3));
   ProbeSettings probe;
   probe.model = file_name_;
   probe.page_size = kProbePage;
   probe.pages = std::max(kProbePages, std::min(window / kProbePage + 2, 16U));
   probe.window_tokens = window;
   probe.tolerance = settings_.gpu_layers > 0 ? 0.02F : 0;  // kernels of GPUs do not add in one order
-  small->batch_tokens = kProbePage;
-  small->context_tokens = 4 * probe.pages * kProbePage;
-  auto host = LlamaHost::open(*loaded_, *small);
-  if (!host.is_ok()) return host.status();
-  const Result<ProbeReport> report = probe_model(**host, probe);
-  if (!report.is_ok()) return report.status();
-  format_.geometry = report->geometry;
+  small.batch_tokens = kProbePage;
+  small.context_tokens = 4 * probe.pages * kProbePage;
+  LARDER_ASSIGN_OR_RETURN(auto host, LlamaHost::open(*loaded_, small));
+  LARDER_ASSIGN_OR_RETURN(const ProbeReport report, probe_model(*host, probe));
+  format_.geometry = report.geometry;
   format_.is_in_process = true;
-  const Result<ModelSettings> model = identity(gguf);
-  if (!model.is_ok()) return model.status();
-  Result<ModelPools> pools = model_pools(format_.geometry, *model);
-  if (!pools.is_ok()) return pools.status();
-  format_.pools = std::move(*pools);
+  LARDER_ASSIGN_OR_RETURN(const ModelSettings model, identity(gguf));
+  LARDER_ASSIGN_OR_RETURN(format_.pools, model_pools(format_.geometry, model));
   return Status::ok();
 }
 
