@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 
 namespace larder {
 namespace {
@@ -49,6 +50,25 @@ bool RankedMutex::try_lock() {
   if (!mutex_.try_lock()) return false;
   held.ranks[held.count++] = rank_;
   return true;
+}
+
+LockAll::LockAll(std::span<RankedMutex* const> mutexes) : mutexes_(mutexes) {
+  if (mutexes_.empty()) return;
+  const LockRank rank = mutexes_.front()->rank_;
+  check_before(rank);
+  for (std::size_t i = 1; i < mutexes_.size(); ++i) {
+    const bool is_in_order =
+        mutexes_[i]->rank_ == rank && std::less<const RankedMutex*>()(mutexes_[i - 1], mutexes_[i]);
+    if (!is_in_order) fail("several locks must ascend, and be of one rank", static_cast<int>(rank), held.count);
+  }
+  for (RankedMutex* const mutex : mutexes_) mutex->mutex_.lock();
+  held.ranks[held.count++] = rank;
+}
+
+LockAll::~LockAll() {
+  if (mutexes_.empty()) return;
+  forget(mutexes_.front()->rank_);
+  for (RankedMutex* const mutex : mutexes_) mutex->mutex_.unlock();
 }
 
 void RankedMutex::check_last() const {

@@ -8,6 +8,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <span>
 
 #include "base/lock_rank.h"
 #include "base/thread_annotations.h"
@@ -31,6 +32,7 @@ class LARDER_CAPABILITY("mutex") RankedMutex {
 
  private:
   friend class RankedCondition;
+  friend class LockAll;
   // Aborts unless this lock is the last one that this thread took: a wait gives up no other.
   void check_last() const;
 
@@ -48,6 +50,21 @@ class LARDER_SCOPED_CAPABILITY LockGuard {
 
  private:
   RankedMutex& mutex_;
+};
+
+// Holds several mutexes of one rank for a scope; for this thread's lock order they are one lock. Thread-safety analysis
+// cannot follow it: a function that uses it is LARDER_NO_THREAD_SAFETY.
+class LockAll {
+ public:
+  // Ascending by address (std::less), each once, so that two threads never wait for each other: aborts otherwise, and
+  // if their ranks differ. They outlive it. Empty: nothing is held.
+  explicit LockAll(std::span<RankedMutex* const> mutexes);
+  ~LockAll();
+  LockAll(const LockAll&) = delete;
+  LockAll& operator=(const LockAll&) = delete;
+
+ private:
+  const std::span<RankedMutex* const> mutexes_;
 };
 
 // A condition variable for RankedMutex. Write the wait as a loop around wait_for / wait, under a LockGuard of `mutex`:

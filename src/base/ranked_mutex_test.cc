@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <thread>
+#include <vector>
 
 namespace larder {
 namespace {
@@ -36,6 +39,44 @@ TEST(RankedMutexDeathTest, DownwardAndEqualAbort) {
   RankedMutex other_storage(LockRank::kStorage);
   EXPECT_DEATH(lock_both(inbox, storage), "lock order");
   EXPECT_DEATH(lock_both(storage, other_storage), "lock order");
+}
+
+TEST(LockAll, HoldsAllAsOneLock) {
+  std::array<RankedMutex, 3> all{RankedMutex(LockRank::kStorage), RankedMutex(LockRank::kStorage),
+                                 RankedMutex(LockRank::kStorage)};
+  const std::vector<RankedMutex*> ascending{&all[0], &all[1], &all[2]};
+  std::uint64_t counted = 0;
+  const auto count = [&] {
+    for (int i = 0; i < 10'000; ++i) {
+      LockAll guard(ascending);
+      RankedMutex inbox(LockRank::kInbox);
+      LockGuard later(inbox);
+      ++counted;
+    }
+  };
+  std::thread other(count);
+  count();
+  other.join();
+  EXPECT_EQ(counted, 20'000U);
+  LockAll nothing({});
+  LockGuard one(all[1]);  // all of them were let go
+}
+
+void lock_all(const std::vector<RankedMutex*>& mutexes) { LockAll guard(mutexes); }
+
+void lock_all_under(RankedMutex& first, const std::vector<RankedMutex*>& mutexes) {
+  LockGuard guard(first);
+  lock_all(mutexes);
+}
+
+TEST(LockAllDeathTest, AnotherOrderAborts) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  std::array<RankedMutex, 2> all{RankedMutex(LockRank::kStorage), RankedMutex(LockRank::kStorage)};
+  RankedMutex inbox(LockRank::kInbox);
+  EXPECT_DEATH(lock_all({&all[1], &all[0]}), "must ascend");
+  EXPECT_DEATH(lock_all({&all[0], &all[0]}), "must ascend");
+  EXPECT_DEATH(lock_all_under(all[0], {&all[1]}), "lock order");
+  EXPECT_DEATH(lock_all_under(inbox, {&all[0], &all[1]}), "lock order");
 }
 
 TEST(RankedCondition, WaitsUntilItIsTold) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddedMetadata::confirm: groups over several namespaces, whole or not at all, with one lock at a time.
+// EmbeddedMetadata::confirm: groups over several namespaces, whole or not at all.
 //
 //   1  each namespace, under its lock: mark what can be confirmed. A marked page neither expires nor goes to others.
 //   2  one batch into the journal's queue for all groups that are whole.
-//   3  each namespace, under its lock: publish the items of those, give up those of the others, release.
+//   3  under the locks of all: publish the items of those, and give up those of the others. find() holds all of its
+//      locks, too, so that it sees no half of a group. Then each namespace, under its lock: release.
 // Nothing waits between these, so pages are marked for microseconds. Each lock is let go after kKeysPerLock items. If
 // memory runs out in the first, every group is refused: a mark that stays would keep its page for ever. The others need
 // none. Then the call waits for the journal.
@@ -38,6 +39,7 @@ Status EmbeddedMetadata::plan_confirm(const ConfirmRequest& request, ConfirmWork
   }
   for (const ConfirmItem& item : request.release) LARDER_RETURN_IF_ERROR(add(item, 0, work.releases));
   work.refused.assign(request.groups.size(), false);
+  work.mutexes = mutexes_of(work.spaces);
   return Status::ok();
 }
 
@@ -58,22 +60,27 @@ void EmbeddedMetadata::mark(const ConfirmRequest& request, ConfirmWork& work) {
   }
 }
 
-void EmbeddedMetadata::publish(const ConfirmRequest& request, const ConfirmWork& work) {
-  for (std::size_t i = 0; i < work.spaces.size(); ++i) {
-    Space& space = *work.spaces[i];
-    for (std::size_t from = 0; from < work.items.size(); from += kKeysPerLock) {
-      LockGuard guard(space.mutex);
-      for (const ConfirmWork::Item& item : part_of(work.items, from)) {
-        if (item.space != i || item.marked != Marked::kMarked) continue;
-        if (work.refused[item.group]) {
-          space.table.give_up(request.session, item.item->key, item.ref);
-        } else {
-          space.table.publish(request.session, item.item->key, item.ref);
-        }
-      }
+void EmbeddedMetadata::publish_part(const ConfirmRequest& request, const ConfirmWork& work, std::size_t from,
+                                    std::size_t to) {
+  LockAll guard(work.mutexes);
+  for (const ConfirmWork::Item& item : std::span(work.items).subspan(from, to - from)) {
+    if (item.marked != Marked::kMarked) continue;
+    metadata::PageTable& table = work.spaces[item.space]->table;
+    if (work.refused[item.group]) {
+      table.give_up(request.session, item.item->key, item.ref);
+    } else {
+      table.publish(request.session, item.item->key, item.ref);
     }
-    release(request, work, i);
   }
+}
+
+void EmbeddedMetadata::publish(const ConfirmRequest& request, const ConfirmWork& work) {
+  for (std::size_t from = 0, to = 0; from < work.items.size(); from = to) {
+    to = std::min(from + kKeysPerLock, work.items.size());
+    while (to < work.items.size() && work.items[to].group == work.items[to - 1].group) ++to;
+    publish_part(request, work, from, to);
+  }
+  for (std::size_t i = 0; i < work.spaces.size(); ++i) release(request, work, i);
 }
 
 // What the request releases, and what was cleared meanwhile: that is refused, but still reserved, and its writer has

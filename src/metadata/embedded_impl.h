@@ -45,7 +45,8 @@ struct EmbeddedMetadata::ConfirmWork {
     PageRef ref;
     metadata::Marked marked = metadata::Marked::kRefused;
   };
-  std::vector<Space*> spaces;  // each once
+  std::vector<Space*> spaces;         // each once
+  std::vector<RankedMutex*> mutexes;  // theirs, as LockAll wants them
   std::vector<Item> items;
   std::vector<Item> releases;
   std::vector<bool> refused;  // per group

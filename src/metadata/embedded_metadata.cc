@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <utility>
 
 #include "base/log.h"
@@ -153,28 +154,52 @@ Result<std::uint64_t> EmbeddedMetadata::initialize(const MetadataNamespace& name
   return out_of_memory();
 }
 
+std::vector<RankedMutex*> EmbeddedMetadata::mutexes_of(std::span<Space* const> spaces) {
+  std::vector<RankedMutex*> mutexes;
+  mutexes.reserve(spaces.size());
+  for (Space* const space : spaces) mutexes.push_back(&space->mutex);
+  std::sort(mutexes.begin(), mutexes.end(), std::less<>());
+  mutexes.erase(std::unique(mutexes.begin(), mutexes.end()), mutexes.end());
+  return mutexes;
+}
+
+// One find(): a row per entry of what is wanted.
+struct EmbeddedMetadata::FindWork {
+  std::vector<Space*> spaces;
+  std::vector<RankedMutex*> mutexes;
+  std::vector<std::vector<HashedKey>> keys;
+  std::vector<std::vector<std::optional<PageRef>>> answer;
+};
+
+void EmbeddedMetadata::find_part(FindWork& work, std::size_t from, Nanos lease) {
+  LockAll guard(work.mutexes);
+  for (std::size_t i = 0; i < work.spaces.size(); ++i) {
+    if (from >= work.keys[i].size()) continue;
+    work.spaces[i]->table.find(part_of(work.keys[i], from), lease, clock_.now(), part_of(work.answer[i], from));
+  }
+}
+
 Result<std::vector<std::vector<std::optional<PageRef>>>> EmbeddedMetadata::find(std::span<const MetadataKeys> wanted,
                                                                                 Nanos lease) try {
   if (lease.count() < 0) return invalid_argument("a lease is not negative");
   lease = std::min(lease, options_.max_lease);
-  std::vector<std::vector<std::optional<PageRef>>> answer(wanted.size());
-  std::vector<HashedKey> keys;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const Result<Space*> space = space_of(wanted[i].name_space);
-    if (!space) return space.status();
-    keys.clear();
-    keys.reserve(wanted[i].keys.size());
-    for (const std::string_view key : wanted[i].keys) {
+  FindWork work;
+  std::size_t longest = 0;
+  for (const MetadataKeys& part : wanted) {
+    LARDER_ASSIGN_OR_RETURN(Space * space, space_of(part.name_space));
+    std::vector<HashedKey>& keys = work.keys.emplace_back();
+    keys.reserve(part.keys.size());
+    for (const std::string_view key : part.keys) {
       LARDER_RETURN_IF_ERROR(check_key(key));
       keys.push_back({key, metadata::hash_key(key)});
     }
-    answer[i].resize(keys.size());
-    for (std::size_t from = 0; from < keys.size(); from += kKeysPerLock) {
-      LockGuard guard((*space)->mutex);
-      (*space)->table.find(part_of(keys, from), lease, clock_.now(), part_of(answer[i], from));
-    }
+    work.spaces.push_back(space);
+    work.answer.emplace_back(keys.size());
+    longest = std::max(longest, keys.size());
   }
-  return answer;
+  work.mutexes = mutexes_of(work.spaces);
+  for (std::size_t from = 0; from < longest; from += kKeysPerLock) find_part(work, from, lease);
+  return std::move(work.answer);
 } catch (const std::exception&) {
   return out_of_memory();
 }

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,10 @@ class EmbeddedMetadata final : public MetadataService {
   [[nodiscard]] Status recover();
   [[nodiscard]] Result<Space*> space_of(const MetadataNamespace* name_space) LARDER_EXCLUDES(registry_mutex_);
   [[nodiscard]] std::vector<Space*> spaces() LARDER_EXCLUDES(registry_mutex_);
+  // Of these spaces, as LockAll wants them.
+  [[nodiscard]] static std::vector<RankedMutex*> mutexes_of(std::span<Space* const> spaces);
+  struct FindWork;
+  void find_part(FindWork& work, std::size_t from, Nanos lease) LARDER_NO_THREAD_SAFETY;  // under all locks
   Space& add_space(Spaces& into, metadata::NamespaceId id, const MetadataNamespace& name_space,
                    std::uint64_t pages) const;
   // Gives the ticket that must be synced before the answer.
@@ -90,6 +95,8 @@ class EmbeddedMetadata final : public MetadataService {
   void mark(const ConfirmRequest& request, ConfirmWork& work);
   void record(const ConfirmWork& work, metadata::CommitLog::Piece& piece);
   void publish(const ConfirmRequest& request, const ConfirmWork& work);
+  void publish_part(const ConfirmRequest& request, const ConfirmWork& work, std::size_t from,
+                    std::size_t to) LARDER_NO_THREAD_SAFETY;  // under all locks
   void release(const ConfirmRequest& request, const ConfirmWork& work, std::size_t number);
 
   // constant after construction

@@ -138,7 +138,8 @@ class MetadataService {
   // Makes the namespace, or checks it. Gives its number of pages: that of the first who came (a later, different number
   // changes nothing). kInvalidArgument: 0 pages, more than kMaxNamespacePages, a bad name.
   [[nodiscard]] virtual Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) = 0;
-  // One vector per entry of `wanted`. A lease above 0 refreshes the recency of what it finds.
+  // One vector per entry of `wanted`. A lease above 0 refreshes the recency of what it finds. Of a group that is being
+  // confirmed it sees all or nothing, as long as no entry has more than 1,024 keys.
   [[nodiscard]] virtual Result<std::vector<std::vector<std::optional<PageRef>>>> find(
       std::span<const MetadataKeys> wanted, Nanos lease) = 0;
   // Keys in chain order. Repeated with the same session: the same pages, and their deadline is never earlier. `ttl` is
