@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file_system.h"
+#include "tests/support/command_run.h"
 
 namespace larder {
 namespace {
@@ -117,36 +118,26 @@ TEST(BenchStorage, WhereTheStoreLiesIsSaidOnce) {
   EXPECT_NE(check_options(options).message().find("--directory: '/a:/b': one directory"), std::string::npos);
 }
 
-// bench_storage() with the backend `memory` and little work: its exit code, and what it printed on both outputs.
-struct CommandEnd {
-  int code = 0;
-  std::string out, errors;
-};
-CommandEnd run_command(const std::string& directory, std::vector<std::string> more) {
+// bench_storage() with the backend `memory` and little work.
+support::CommandRun run_little(const std::string& directory, std::vector<std::string> more) {
   std::vector<std::string> words = {"storage",  "--directory", directory,      "--backend", "memory",
                                     "--beside", "none",        "--page-sizes", "64Ki",      "--depths",
                                     "1",        "--bytes",     "1Mi",          "--repeat",  "1"};
   words.insert(words.end(), more.begin(), more.end());
-  std::vector<char*> line;
-  for (std::string& word : words) line.push_back(word.data());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = bench_storage(static_cast<int>(line.size()), line.data());
-  const std::string out = testing::internal::GetCapturedStdout();
-  return {code, out, testing::internal::GetCapturedStderr()};
+  return support::run_command(bench_storage, std::move(words));
 }
 
 TEST(BenchStorage, AFailureAtTheEndLeavesWhatWasMeasured) {
   const std::string directory = testing::TempDir() + "larder-bench-storage-late";
   // The backend evicts what existence is asked of.
   const std::vector<std::string> words = {"--extra", "max_size=4Mi", "--exists-pages", "200000"};
-  const CommandEnd text = run_command(directory, words);
+  const support::CommandRun text = run_little(directory, words);
   EXPECT_EQ(text.code, 1);
   EXPECT_NE(text.out.find("throughput of each page size"), std::string::npos) << text.out;
   EXPECT_NE(text.errors.find("exists gave a wrong answer"), std::string::npos) << text.errors;
   std::vector<std::string> as_json = words;
   as_json.emplace_back("--json");
-  const CommandEnd json = run_command(directory, as_json);
+  const support::CommandRun json = run_little(directory, as_json);
   EXPECT_EQ(json.code, 1);
   const nlohmann::json report = nlohmann::json::parse(json.out, nullptr, false);
   ASSERT_TRUE(report.is_object()) << json.out;
@@ -164,14 +155,14 @@ TEST(BenchStorage, OneRunInADirectoryAtATime) {
     const auto lock = files.lock(folder + ".lock");  // as a run that goes on
     ASSERT_TRUE(lock.is_ok()) << lock.status().to_string();
     for (const char* const flag : {"--only-exists", "--restart"}) {
-      const CommandEnd refused = run_command(directory, {"--exists-pages", "0", flag});
+      const support::CommandRun refused = run_little(directory, {"--exists-pages", "0", flag});
       EXPECT_EQ(refused.code, 1);
       EXPECT_EQ(refused.out, "");
       EXPECT_NE(refused.errors.find("another run works in " + folder), std::string::npos) << refused.errors;
     }
     EXPECT_TRUE(files.stat(folder).is_ok()) << "the first run's store is gone";
   }
-  const CommandEnd next = run_command(directory, {"--exists-pages", "0"});
+  const support::CommandRun next = run_little(directory, {"--exists-pages", "0"});
   EXPECT_EQ(next.code, 0) << next.errors;
   EXPECT_FALSE(files.stat(folder).is_ok());
   EXPECT_FALSE(files.stat(folder + ".lock").is_ok());

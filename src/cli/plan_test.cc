@@ -13,6 +13,7 @@
 #include "config/model_file.h"
 #include "engine/llama/gguf_test_util.h"
 #include "model/presets.h"
+#include "tests/support/command_run.h"
 
 namespace larder {
 namespace {
@@ -238,13 +239,8 @@ TEST_F(Plan, WhatIsRefusedOfASweep) {
 
 TEST_F(Plan, TheCommandLine) {
   const auto code = [](std::vector<std::string> words) {
-    std::vector<char*> line;
-    for (std::string& word : words) line.push_back(word.data());
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
-    const int ended = plan_command(static_cast<int>(line.size()), line.data());
-    const std::string out = testing::internal::GetCapturedStdout();
-    return std::pair(ended, out + testing::internal::GetCapturedStderr());
+    const support::CommandRun run = support::run_command(plan_command, std::move(words));
+    return std::pair(run.code, run.text());
   };
   EXPECT_EQ(code({"plan", "--model", "gdn-real", "--json"}).first, 0);
   EXPECT_EQ(code({"plan"}).first, 2);

@@ -16,6 +16,7 @@
 #include "bench/replay.h"
 #include "config/model_file.h"
 #include "model/presets.h"
+#include "tests/support/command_run.h"
 
 namespace larder {
 namespace {
@@ -33,13 +34,8 @@ class Replay : public testing::Test {
   // replay_command(): its exit code, and all that it printed.
   static std::pair<int, std::string> command(std::vector<std::string> words) {
     words.insert(words.begin(), "replay");
-    std::vector<char*> line;
-    for (std::string& word : words) line.push_back(word.data());
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
-    const int ended = replay_command(static_cast<int>(line.size()), line.data());
-    const std::string out = testing::internal::GetCapturedStdout();
-    return {ended, out + testing::internal::GetCapturedStderr()};
+    const support::CommandRun run = support::run_command(replay_command, std::move(words));
+    return {run.code, run.text()};
   }
   void write(const std::string& text) const {
     const auto file = real_file_system().open(options_.trace, {.write = true, .create = true, .truncate = true});

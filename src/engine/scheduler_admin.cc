@@ -229,8 +229,7 @@ StorageView SchedulerImpl::storage() {
 
 Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
   // Not a view of a while ago: what is attached decides what is done. A step may be long.
-  LARDER_ASSIGN_OR_RETURN(const StorageView look, look_at_storage(answer_wait(limit, CommandKind::kChanges)));
-  const StorageView& now = look;
+  LARDER_ASSIGN_OR_RETURN(const StorageView now, look_at_storage(answer_wait(limit, CommandKind::kChanges)));
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
   if (now.backend == request.backend && !request.replace && parts_->host_pools != nullptr) {
     // As the reference: the same backend again changes the policies only.

@@ -58,9 +58,8 @@ struct PageReader::Run {
 };
 
 Status PageReader::submit(ReadRequest request, StorageBackend::ReadDone done) {
-  LARDER_ASSIGN_OR_RETURN(const auto begun,
+  LARDER_ASSIGN_OR_RETURN(const std::shared_ptr<ReadOperation> op,
                           begin_operation<ReadOperation>(state_.gate, std::move(request), std::move(done)));
-  const std::shared_ptr<ReadOperation>& op = begun;
   if (op->request.terms.caller_waits) {
     start(op);
     return Status::ok();

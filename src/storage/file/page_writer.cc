@@ -14,9 +14,8 @@
 
 namespace larder::file_store {
 Status PageWriter::submit(WriteRequest request, StorageBackend::WriteDone done) {
-  LARDER_ASSIGN_OR_RETURN(const auto begun,
+  LARDER_ASSIGN_OR_RETURN(const std::shared_ptr<WriteOperation> op,
                           begin_operation<WriteOperation>(state_.gate, std::move(request), std::move(done)));
-  const std::shared_ptr<WriteOperation>& op = begun;
   if (op->request.terms.caller_waits) {
     plan(op, true);
     return Status::ok();

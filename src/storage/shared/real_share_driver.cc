@@ -377,8 +377,7 @@ void ShareDriver::serve(std::uint64_t id, bool is_readable) {
 Status ShareDriver::read_guest(std::uint64_t id, Guest& guest) {
   LARDER_RETURN_IF_ERROR(guest.connection.receive());
   while (!guest.is_leaving) {
-    LARDER_ASSIGN_OR_RETURN(const std::optional<ShareConnection::Received> frame, guest.connection.next());
-    const std::optional<ShareConnection::Received>& received = frame;
+    LARDER_ASSIGN_OR_RETURN(const std::optional<ShareConnection::Received> received, guest.connection.next());
     if (!received) break;
     LARDER_RETURN_IF_ERROR(guest.session ? guest.session->on_frame(received->head, received->body)
                                          : greet_guest(id, guest, *received));
@@ -432,8 +431,7 @@ void ShareDriver::expire_waiting() {
 Status ShareDriver::read_host() {
   LARDER_RETURN_IF_ERROR(connection_->receive());
   while (true) {
-    LARDER_ASSIGN_OR_RETURN(const std::optional<ShareConnection::Received> frame, connection_->next());
-    const std::optional<ShareConnection::Received>& received = frame;
+    LARDER_ASSIGN_OR_RETURN(const std::optional<ShareConnection::Received> received, connection_->next());
     if (!received) return Status::ok();
     LARDER_RETURN_IF_ERROR(session_ ? session_->on_frame(received->head, received->body) : on_welcome(*received));
   }

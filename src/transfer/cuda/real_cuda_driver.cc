@@ -369,8 +369,7 @@ Status LibcudaDriver::copy_batch(std::span<const CudaCopy> copies, CUstream stre
 }  // namespace
 
 Result<std::shared_ptr<CudaDriver>> open_cuda_driver(int ordinal) {
-  LARDER_ASSIGN_OR_RETURN(const Functions functions, load_functions());
-  const Functions& f = functions;
+  LARDER_ASSIGN_OR_RETURN(const Functions f, load_functions());
   const auto failed = [&](CUresult error, const char* call) {
     const char* name = "an unknown error";
     (void)f.cuGetErrorName(error, &name);
