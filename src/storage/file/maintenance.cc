@@ -292,14 +292,15 @@ void Maintenance::oldest_cleaned(SegmentCleaner::Outcome how) {
 // that take appends are sealed, too; they may be most of what the store holds (they were sized before the disk was
 // found to be full).
 bool Maintenance::seal_for_space() {
+  bool seals = false;
   {
     LockGuard guard(state_.mutex);
     const TimePoint now = state_.clock.now();
     const bool is_any_left_alone = std::any_of(state_.segments.begin(), state_.segments.end(),
                                                [now](const auto& each) { return each.second.clean_again > now; });
-    if (state_.waiting.empty() || is_any_left_alone) return log_.await_seal();
+    seals = !state_.waiting.empty() && !is_any_left_alone;
   }
-  return log_.seal();
+  return seals ? log_.seal() : log_.await_seal();
 }
 
 }  // namespace larder::file_store

@@ -326,13 +326,18 @@ bool SegmentLog::seal(std::optional<LogKind> kind) {
   {
     LockGuard guard(state_.mutex);
     ended = state_.end_active(kind);
-    if (!await_seal()) return false;
+    if (!is_seal_due()) return false;
   }
   for (const EndedSegment& each : ended) settle(each.segment, each.volume);
   return true;
 }
 
 bool SegmentLog::await_seal() {
+  LockGuard guard(state_.mutex);
+  return is_seal_due();
+}
+
+bool SegmentLog::is_seal_due() {
   return awaits_seal_ = std::any_of(state_.segments.begin(), state_.segments.end(), [](const auto& entry) {
            return entry.second.active && entry.second.active->is_full;
          });

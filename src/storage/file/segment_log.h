@@ -45,7 +45,7 @@ class SegmentLog {
   // that.
   [[nodiscard]] bool seal(std::optional<LogKind> kind = std::nullopt) LARDER_EXCLUDES(state_.mutex);
   // True: a full segment is about to be sealed, and maintenance goes on behind that.
-  [[nodiscard]] bool await_seal() LARDER_REQUIRES(state_.mutex);
+  [[nodiscard]] bool await_seal() LARDER_EXCLUDES(state_.mutex);
   // Seals what is active, here. Precondition: nothing is in flight.
   void finish() LARDER_EXCLUDES(state_.mutex);
 
@@ -74,6 +74,8 @@ class SegmentLog {
   void start_sync(SegmentId id) LARDER_EXCLUDES(state_.mutex);
   void synced(SegmentId id, unsigned volume, std::uint64_t written, const Status& status) LARDER_EXCLUDES(state_.mutex);
   void end_sync(SegmentId id, const Status& status) LARDER_EXCLUDES(state_.mutex);
+  // Whether a full segment is about to be sealed; remembers that it is awaited.
+  [[nodiscard]] bool is_seal_due() LARDER_REQUIRES(state_.mutex);
 
   StoreState& state_;
   SegmentFiles& files_;
