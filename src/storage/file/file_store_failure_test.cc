@@ -20,22 +20,6 @@
 namespace larder::file_store {
 namespace {
 
-// Runs tasks at once, but for those that it refuses.
-class RefusingExecutor final : public Executor {
- public:
-  std::optional<unsigned> refuse_after;  // so many tasks, one is refused
-  [[nodiscard]] Status post(Task task) override {
-    if (refuse_after && (*refuse_after)-- == 0) {
-      refuse_after.reset();
-      return overloaded("the executor's queue is full");
-    }
-    return inner_.post(std::move(task));
-  }
-
- private:
-  InlineExecutor inner_;
-};
-
 // A process that has used up its descriptors, or a machine short of memory, has no full disk.
 TEST_F(FailureTest, AnythingButAFullDiskDropsNothing) {
   constexpr std::size_t kPage = 50'000;  // one per segment
@@ -254,28 +238,6 @@ TEST_F(FailureTest, AFileThatDoesNotGoCostsItsRoomOnly) {
   EXPECT_TRUE(files_->stat(stuck).is_ok());
   EXPECT_LE(backend_->stats().physical_bytes, std::uint64_t{1} << 20);
   EXPECT_EQ(backend_->stats().suspended_volumes, 0u);
-}
-
-// A sync that never began says nothing about the disk: the next one counts.
-TEST_F(FailureTest, ASyncThatIsRefusedAPlaceLeavesTheSegmentGood) {
-  RefusingExecutor executor;
-  open(executor);
-  ASSERT_TRUE(put(1, 50'000).is_ok());
-  ASSERT_TRUE(put(2, 1000).is_ok());
-  unsigned refused = 0;
-  for (unsigned after = 0; after < 4; ++after) {  // one of these tasks is the sync
-    executor.refuse_after = after;
-    const std::uint64_t page = 3 + after;
-    const bool is_ok = put(page, 1000, true).is_ok();
-    executor.refuse_after.reset();
-    refused += is_ok ? 0 : 1;
-    EXPECT_TRUE(put(page, 1000, true).is_ok()) << after;
-    EXPECT_EQ(backend_->stats().evicted, 0u) << after;
-    EXPECT_EQ(segments_on_disk(), 2u) << after;
-    EXPECT_EQ(backend_->stats().suspended_volumes, 0u) << after;
-  }
-  EXPECT_GT(refused, 0u);
-  EXPECT_TRUE(get(1, 50'000).is_ok());
 }
 
 // Durable writes under way at once, across segments, in orders that follow from the seed.

@@ -5,31 +5,19 @@
 #include <cstdlib>
 #include <map>
 
-#include "base/executor.h"
 #include "base/rng.h"
-#include "sim/sim_file_system.h"
-#include "storage/file/file_backend.h"
-#include "storage/file/segment_format.h"
+#include "tests/support/failing_file_store.h"
 
 namespace larder {
 namespace {
 
 constexpr std::size_t kPage = 1000;
 
-PageKey gather_key(std::uint64_t i) {
-  PageKey key;
-  store_le<std::uint64_t>(key.bytes.data() + 8, i + 1);
-  return key;
-}
-
 // A store on simulated files whose disk stands still until run().
-class GatherTest : public testing::Test {
+class GatherTest : public file_store::FailureTest {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(register_file_backend(factory_).is_ok());
-    scope_ = std::make_shared<StoreScope>();
-    scope_->namespace_digest.bytes[0] = 1;
-    scope_->set_pool(PoolName::kKv, Digest256{{2}});
+    FailureTest::SetUp();
     reopen();
     write(0);
     run();  // there is a segment now
@@ -38,16 +26,14 @@ class GatherTest : public testing::Test {
   }
   void TearDown() override {
     run();
-    backend_.reset();
+    FailureTest::TearDown();
   }
   void reopen() {
     if (backend_) {
       ASSERT_TRUE(backend_->close(std::chrono::nanoseconds(0)).is_ok());
     }
     backend_.reset();
-    auto opened = factory_.create("file", {{"directory", "/d"}}, {&files_, &clock_, &executor_, {}});
-    ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
-    backend_ = std::move(opened).value();
+    open(executor_, {{"segment_size", "auto"}});
   }
   void run() { executor_.run_all(); }
 
@@ -58,7 +44,7 @@ class GatherTest : public testing::Test {
     for (std::size_t n = 0; n < items; ++n) {
       auto& content = contents_[i + n];
       content.assign(kPage, static_cast<std::byte>(i + n));
-      request.groups[0].items.push_back({PoolName::kKv, gather_key(i + n), {{content.data(), content.size()}}, {}});
+      request.groups[0].items.push_back({PoolName::kKv, key(i + n), {{content.data(), content.size()}}, {}});
     }
     status_of_[i] = internal_error("not done");
     const Status taken = backend_->submit_write(std::move(request),
@@ -70,7 +56,7 @@ class GatherTest : public testing::Test {
     std::vector<std::byte> content(kPage);
     Status status = internal_error("not done");
     EXPECT_TRUE(backend_
-                    ->submit_read({scope_, {{PoolName::kKv, gather_key(i), {{content.data(), content.size()}}}}, {}},
+                    ->submit_read({scope_, {{PoolName::kKv, key(i), {{content.data(), content.size()}}}}, {}},
                                   [&](ReadResult result) { status = result.items.at(0); })
                     .is_ok());
     run();
@@ -79,12 +65,7 @@ class GatherTest : public testing::Test {
   }
   [[nodiscard]] std::uint64_t written() const { return backend_->stats().written_bytes - backend_before_; }
 
-  sim::SimFileSystem files_{3};
-  ManualClock clock_;
   ManualExecutor executor_;
-  BackendFactory factory_;
-  std::shared_ptr<StoreScope> scope_;
-  std::unique_ptr<StorageBackend> backend_;
   std::uint64_t backend_before_ = 0;
   std::map<std::uint64_t, std::vector<std::byte>> contents_;
   std::map<std::uint64_t, Status> status_of_;
@@ -115,7 +96,7 @@ TEST_F(GatherTest, AnIdleDiskGetsEachAtOnce) {
 TEST_F(GatherTest, GroupsStayGroups) {
   for (std::uint64_t i = 1; i <= 30; i += 3) write(i, false, 3);
   run();
-  files_.crash();  // with fsync = segment nothing of it was synced: what is there must be whole groups
+  files_->inner.crash();  // with fsync = segment nothing of it was synced: what is there must be whole groups
   backend_.reset();
   reopen();
   std::size_t found = 0;
@@ -131,7 +112,7 @@ TEST_F(GatherTest, OneFailedWriteFailsWhatItCarried) {
   for (std::uint64_t i = 1; i <= 10; ++i) write(i);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(executor_.run_one());  // those that were under way
   EXPECT_EQ(status_of_[2].code(), StatusCode::kOk);
-  files_.fail_nth(1, sim::FileFault::kWriteTorn);
+  files_->inner.fail_nth(1, sim::FileFault::kWriteTorn);
   run();
   // Which of them the failed write carried depends on when they gathered; at least one, and each has its own answer.
   std::size_t failed = 0;
@@ -153,7 +134,7 @@ TEST_F(GatherTest, DurableOnesGoAlone) {
   run();
   EXPECT_EQ(written(), 12 * 4096u) << "every other one is durable: none has a neighbour of its kind";
   for (std::uint64_t i = 1; i <= 12; ++i) EXPECT_EQ(status_of_[i].code(), StatusCode::kOk) << i;
-  files_.crash();
+  files_->inner.crash();
   backend_.reset();
   reopen();
   for (std::uint64_t i = 2; i <= 12; i += 2) EXPECT_EQ(read(i), StatusCode::kOk) << i << ": acknowledged as durable";
@@ -165,8 +146,8 @@ TEST_F(GatherTest, DurableOnesWithOtherSegmentsGoAlone) {
   contents_[0].assign(kPage, std::byte{0});
   contents_[30].assign(kPage, std::byte{30});
   WriteRequest both{scope_, {}, true, {}};
-  both.groups.push_back({{{PoolName::kKv, gather_key(0), {{contents_[0].data(), kPage}}, {}},
-                          {PoolName::kKv, gather_key(30), {{contents_[30].data(), kPage}}, {}}}});
+  both.groups.push_back({{{PoolName::kKv, key(0), {{contents_[0].data(), kPage}}, {}},
+                          {PoolName::kKv, key(30), {{contents_[30].data(), kPage}}, {}}}});
   Status answer = internal_error("not done");
   ASSERT_TRUE(
       backend_->submit_write(std::move(both), [&](WriteResult result) { answer = result.groups.at(0); }).is_ok());
@@ -176,7 +157,7 @@ TEST_F(GatherTest, DurableOnesWithOtherSegmentsGoAlone) {
   EXPECT_EQ(written(), 2 * 4096u + 4096 + 4096) << "two durable ones together, and one alone";
   EXPECT_TRUE(answer.is_ok()) << answer.to_string();
   for (const std::uint64_t i : {31, 32}) EXPECT_EQ(status_of_[i].code(), StatusCode::kOk) << i;
-  files_.crash();
+  files_->inner.crash();
   backend_.reset();
   reopen();
   for (const std::uint64_t i : {0, 30, 31, 32}) EXPECT_EQ(read(i), StatusCode::kOk) << i << ": acknowledged as durable";
@@ -189,7 +170,7 @@ TEST_F(GatherTest, OnePageTwice) {
   std::vector<Status> answers(2, internal_error("not done"));
   for (Status& answer : answers) {
     WriteRequest request{scope_, {}, true, {}};
-    request.groups.push_back({{{PoolName::kKv, gather_key(9), {{contents_[9].data(), kPage}}, {}}}});
+    request.groups.push_back({{{PoolName::kKv, key(9), {{contents_[9].data(), kPage}}, {}}}});
     ASSERT_TRUE(
         backend_->submit_write(std::move(request), [&answer](WriteResult result) { answer = result.groups.at(0); })
             .is_ok());
@@ -197,7 +178,7 @@ TEST_F(GatherTest, OnePageTwice) {
   run();
   for (const Status& answer : answers) EXPECT_TRUE(answer.is_ok()) << answer.to_string();
   EXPECT_EQ(backend_->stats().pages, 4u);
-  files_.crash();
+  files_->inner.crash();
   backend_.reset();
   reopen();
   EXPECT_EQ(read(9), StatusCode::kOk);
@@ -221,7 +202,7 @@ TEST_F(GatherTest, AnyOrderOfTasks) {
       auto& content = contents[i];
       content.assign(static_cast<std::size_t>(rng.below(6000)), static_cast<std::byte>(i));
       WriteRequest request{scope_, {}, rng.below(4) == 0, {}};
-      request.groups.push_back({{{PoolName::kKv, gather_key(i), {{content.data(), content.size()}}, {}}}});
+      request.groups.push_back({{{PoolName::kKv, key(i), {{content.data(), content.size()}}, {}}}});
       ASSERT_TRUE((*opened)
                       ->submit_write(std::move(request),
                                      [&answers, i](WriteResult result) { answers[i] = result.groups.at(0); })
@@ -236,7 +217,7 @@ TEST_F(GatherTest, AnyOrderOfTasks) {
       got.assign(contents[i].size(), std::byte{0xee});
       Status status = internal_error("not done");
       ASSERT_TRUE((*opened)
-                      ->submit_read({scope_, {{PoolName::kKv, gather_key(i), {{got.data(), got.size()}}}}, {}},
+                      ->submit_read({scope_, {{PoolName::kKv, key(i), {{got.data(), got.size()}}}}, {}},
                                     [&](ReadResult result) { status = result.items.at(0); })
                       .is_ok());
       executor.run_all();

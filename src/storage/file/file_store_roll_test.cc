@@ -4,11 +4,7 @@
 
 #include <map>
 
-#include "base/executor.h"
-#include "sim/sim_file_system.h"
-#include "storage/file/file_backend.h"
-#include "storage/file/file_store.h"
-#include "storage/file/segment_format.h"
+#include "tests/support/failing_file_store.h"
 
 namespace larder {
 namespace {
@@ -16,36 +12,20 @@ namespace {
 constexpr std::size_t kRollPage = std::size_t{1} << 20;
 constexpr std::size_t kUntilNearlyFull = 14;  // pages of a segment of 16 MiB: an eighth is left behind them
 
-PageKey roll_key(std::uint64_t i) {
-  PageKey key;
-  store_le<std::uint64_t>(key.bytes.data() + 8, i + 1);
-  return key;
-}
-
-class RollAheadTest : public testing::Test {
+class RollAheadTest : public file_store::FailureTest {
  protected:
-  void SetUp() override {
-    ASSERT_TRUE(register_file_backend(factory_).is_ok());
-    scope_ = std::make_shared<StoreScope>();
-    scope_->namespace_digest.bytes[0] = 1;
-    scope_->set_pool(PoolName::kKv, Digest256{{2}});
-  }
   void TearDown() override {
     executor_.run_all();
-    backend_.reset();
+    FailureTest::TearDown();
   }
-  void open(const std::string& max_size = "0") {
-    BackendOptions options{{"directory", "/d"}, {"segment_size", "16Mi"}};
-    if (max_size != "0") options["max_size"] = max_size;
-    auto opened = factory_.create("file", options, {&files_, &clock_, &executor_, {}});
-    ASSERT_TRUE(opened.is_ok()) << opened.status().to_string();
-    backend_ = std::move(opened).value();
+  void open(const std::string& max_size = "80%") {
+    FailureTest::open(executor_, {{"segment_size", "16Mi"}, {"max_size", max_size}});
   }
   void submit(std::uint64_t i) {
     content_.assign(kRollPage, std::byte{7});
     status_of_[i] = internal_error("not done");
     WriteRequest request{scope_, {}, false, {}};
-    request.groups.push_back({{{PoolName::kKv, roll_key(i), {{content_.data(), kRollPage}}, {}}}});
+    request.groups.push_back({{{PoolName::kKv, key(i), {{content_.data(), kRollPage}}, {}}}});
     ASSERT_TRUE(
         backend_
             ->submit_write(std::move(request), [this, i](WriteResult result) { status_of_[i] = result.groups.at(0); })
@@ -57,24 +37,13 @@ class RollAheadTest : public testing::Test {
       executor_.run_all();
     }
   }
-  [[nodiscard]] std::size_t segments_on_disk() {
-    std::size_t count = 0;
-    const std::vector<std::string> names = files_.list("/d").value();
-    for (const std::string& name : names) count += file_store::parse_segment_name(name) ? 1 : 0;
-    return count;
-  }
   [[nodiscard]] std::size_t stored() const {
     std::size_t count = 0;
     for (const auto& [i, status] : status_of_) count += status.is_ok() ? 1 : 0;
     return count;
   }
 
-  sim::SimFileSystem files_{3};
-  ManualClock clock_;
   ManualExecutor executor_;
-  BackendFactory factory_;
-  std::shared_ptr<StoreScope> scope_;
-  std::unique_ptr<StorageBackend> backend_;
   std::vector<std::byte> content_;
   std::map<std::uint64_t, Status> status_of_;
 };
@@ -108,14 +77,14 @@ TEST_F(RollAheadTest, AnEmptyOneGoesAtTheEnd) {
 TEST_F(RollAheadTest, AFailureIsNoFailure) {
   open();
   write(0, kUntilNearlyFull - 1);
-  const std::uint64_t before = files_.operations();
+  const std::uint64_t before = files_->inner.operations();
   submit(kUntilNearlyFull - 1);
   while (status_of_[kUntilNearlyFull - 1].code() == StatusCode::kInternal) ASSERT_TRUE(executor_.run_one());
-  ASSERT_GT(files_.operations(), before);
+  ASSERT_GT(files_->inner.operations(), before);
   EXPECT_EQ(segments_on_disk(), 1u) << "its making still waits for a thread";
-  files_.fail_nth(1, sim::FileFault::kIoError, 5);
+  files_->inner.fail_nth(1, sim::FileFault::kIoError, 5);
   executor_.run_all();
-  files_.clear_fault();
+  files_->inner.clear_fault();
   EXPECT_EQ(segments_on_disk(), 1u);
   EXPECT_EQ(backend_->stats().suspended_volumes, 0u);
   write(kUntilNearlyFull, kUntilNearlyFull + 3);

@@ -37,11 +37,12 @@ void Maintenance::start() {
     if (is_under_way_ || state_.is_finished) return;
     is_under_way_ = true;
     least_filled_ = state_.room.filled_bytes();
-    lacked_room_ = 0;
     oldest_stays_ = false;
-    // Without eviction, what was vain is vain again, until something else dies.
+    // What was vain is vain again, until something else lives; without eviction, until something dies.
+    const bool evicts = state_.options.evicts;
     const std::uint64_t live_before = std::exchange(live_bytes_, state_.room.live_bytes());
-    if (state_.options.evicts || live_bytes_ < live_before) vain_cleanings_ = 0;
+    if (evicts ? live_bytes_ != live_before : live_bytes_ < live_before) vain_cleanings_ = 0;
+    if (evicts || live_bytes_ < live_before || has_room_to_clean()) lacked_room_ = 0;
   }
   state_.post([this] { go_on(); });
 }
@@ -206,20 +207,22 @@ bool Maintenance::clean_one() {
     }
   }
   if (segment != 0) {
-    cleaner_.clean(segment, [this](SegmentCleaner::Outcome how, const Status& why) { cleaned(how, why); });
+    cleaner_.clean(segment, [this](const SegmentCleaner::Cleaned& ended) { cleaned(ended); });
   } else {
     state_.post([this] { go_on(); });
   }
   return true;
 }
 
-void Maintenance::cleaned(SegmentCleaner::Outcome how, const Status& why) {
+void Maintenance::cleaned(const SegmentCleaner::Cleaned& ended) {
   using Outcome = SegmentCleaner::Outcome;
+  const Outcome how = ended.how;
   bool is_full = false;
   {
     LockGuard guard(state_.mutex);
-    cleaning_failed_ = how == Outcome::kNotRead || how == Outcome::kNotWritten ? why : Status::ok();
+    cleaning_failed_ = how == Outcome::kNotRead || how == Outcome::kNotWritten ? ended.why : Status::ok();
     lacked_room_ = how == Outcome::kLacksRoom ? lacked_room_ + 1 : 0;
+    lacked_bytes_ = ended.lacked_bytes;
     const std::uint64_t filled = state_.room.filled_bytes();
     if (filled >= least_filled_ && how == Outcome::kMoved) ++vain_cleanings_;
     least_filled_ = std::min(least_filled_, filled);
@@ -230,12 +233,17 @@ void Maintenance::cleaned(SegmentCleaner::Outcome how, const Status& why) {
   state_.post([this] { go_on(); });
 }
 
-bool Maintenance::has_room_to_clean() const { return state_.room.has_room(state_.room.largest_segment(), true); }
+// As PageWriter::try_place() decides for the record that cleaning found no room for.
+bool Maintenance::has_room_to_clean() const {
+  const TimePoint now = state_.clock.now();
+  for (unsigned i = 0; i < state_.volumes.size(); ++i) {
+    if (state_.volumes[i].suspended_until <= now && state_.room.has_room_to_move(i, lacked_bytes_)) return true;
+  }
+  return false;
+}
 
 // Cleaning found no room, and sealing has given none.
-bool Maintenance::lacks_room_for_good() const {
-  return lacked_room_ > kLackedRoom || (lacked_room_ > 0 && !has_room_to_clean());
-}
+bool Maintenance::lacks_room_for_good() const { return lacked_room_ > kLackedRoom; }
 
 // Cleaning found no room. What is about to be sealed gives some back, and so does what cleaning fills: the next page
 // did not fit there. True: this goes on behind a seal.
@@ -275,7 +283,7 @@ bool Maintenance::clean_oldest() {
     }
   }
   if (segment == 0) return log_.seal();
-  cleaner_.clean(segment, [this](SegmentCleaner::Outcome how, const Status&) { oldest_cleaned(how); });
+  cleaner_.clean(segment, [this](const SegmentCleaner::Cleaned& ended) { oldest_cleaned(ended.how); });
   return true;
 }
 

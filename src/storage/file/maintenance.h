@@ -57,7 +57,7 @@ class Maintenance {
   [[nodiscard]] bool lacks_room_for_good() const LARDER_REQUIRES(state_.mutex);
   [[nodiscard]] bool seal_for_cleaning() LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] bool clean_one() LARDER_EXCLUDES(state_.mutex);
-  void cleaned(SegmentCleaner::Outcome how, const Status& why) LARDER_EXCLUDES(state_.mutex);
+  void cleaned(const SegmentCleaner::Cleaned& ended) LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] SegmentInfo* keeper_of_clears() LARDER_REQUIRES(state_.mutex);
   [[nodiscard]] bool clean_oldest() LARDER_EXCLUDES(state_.mutex);
   void oldest_cleaned(SegmentCleaner::Outcome how) LARDER_EXCLUDES(state_.mutex);
@@ -76,6 +76,7 @@ class Maintenance {
   std::uint64_t live_bytes_ LARDER_GUARDED_BY(state_.mutex) = 0;    // when it began
   unsigned vain_cleanings_ LARDER_GUARDED_BY(state_.mutex) = 0;     // since it began, or evicted for them
   unsigned lacked_room_ LARDER_GUARDED_BY(state_.mutex) = 0;        // so many of the last cleanings in a row
+  std::uint64_t lacked_bytes_ LARDER_GUARDED_BY(state_.mutex) = 0;  // by the last one of those
   bool oldest_stays_ LARDER_GUARDED_BY(state_.mutex) = false;       // it could not be cleaned, this time
   Status cleaning_failed_ LARDER_GUARDED_BY(state_.mutex);          // not ok: so ended the last one
 };

@@ -319,12 +319,7 @@ void PageWriter::take_place(WriteRecord& record, unsigned volume) {
 }
 
 void PageWriter::write(const RecordPtr& record) {
-  IoOperation io;
-  io.kind = IoOperation::Kind::kWrite;
-  io.file = record->segment->file;
-  io.offset = record->start;
-  io.buffers = encode_record(*record, state_.store);
-  io.done = [this, record](const Status& status) { written(record, status); };
+  IoOperation io = write_of(record);
   state_.counters.written_bytes.fetch_add(record->layout.record_bytes, kRelaxed);
   // Nothing else is under way, and this thread may wait: two changes of threads less than through the queue.
   if (record->is_alone) return written(record, run_operation(io));
@@ -332,8 +327,43 @@ void PageWriter::write(const RecordPtr& record) {
   batch.push_back(std::move(io));
   const Status submitted = state_.volumes[record->volume].io->submit(std::move(batch));
   if (submitted.is_ok()) return;
-  const bool is_full = submitted.code() == StatusCode::kOverloaded;  // the queue; the disk would be meant below
-  written(record, is_full ? unavailable("file store: " + submitted.message()) : submitted);
+  if (submitted.code() != StatusCode::kOverloaded) return written(record, submitted);
+  // The queue is full, and no disk is to blame. ("Overloaded" would be a full disk.)
+  const Status refused = unavailable("file store: " + submitted.message());
+  if (gives_place_back(*record)) {
+    log_.settle(record->segment, record->volume);
+    place_gathered();
+    return fail(*record, refused);
+  }
+  if (!record->op) return written(record, refused);  // cleaning ends, and frees the queue of its steps
+  // It has others behind it, and a hole would look like damage after a crash.
+  IoOperation again = write_of(record);
+  written(record, run_operation(again));
+}
+
+IoOperation PageWriter::write_of(const RecordPtr& record) {
+  IoOperation io;
+  io.kind = IoOperation::Kind::kWrite;
+  io.file = record->segment->file;
+  io.offset = record->start;
+  io.buffers = encode_record(*record, state_.store);
+  io.done = [this, record](const Status& status) { written(record, status); };
+  return io;
+}
+
+// False: another record has its place behind it.
+bool PageWriter::gives_place_back(WriteRecord& record) {
+  CallerGuard guard(state_.mutex, state_.callers);
+  ActiveSegment& segment = *record.segment;
+  if (segment.end_bytes != record.start + record.layout.record_bytes) return false;
+  segment.end_bytes = record.start;
+  std::erase(segment.writing, record.start);
+  --segment.records;
+  segment.pages -= record.pages.size();
+  if (record.op) gather_.write_ended();
+  record.staging = AlignedBuffer();
+  state_.counters.written_bytes.fetch_sub(record.layout.record_bytes, kRelaxed);
+  return true;
 }
 
 void PageWriter::written(const RecordPtr& record, const Status& status) {

@@ -54,6 +54,8 @@ class PageWriter {
   [[nodiscard]] Placed try_place(WriteRecord& record, unsigned& volume, Status& why) LARDER_REQUIRES(state_.mutex);
   void take_place(WriteRecord& record, unsigned volume) LARDER_REQUIRES(state_.mutex);
   void write(const RecordPtr& record) LARDER_EXCLUDES(state_.mutex);
+  [[nodiscard]] IoOperation write_of(const RecordPtr& record);
+  [[nodiscard]] bool gives_place_back(WriteRecord& record) LARDER_EXCLUDES(state_.mutex);
   void written(const RecordPtr& record, const Status& status) LARDER_EXCLUDES(state_.mutex);
   void publish(WriteRecord& record) LARDER_REQUIRES(state_.mutex);
   void published(const RecordPtr& record) LARDER_EXCLUDES(state_.mutex);

@@ -56,7 +56,7 @@ void SegmentCleaner::clean(SegmentId segment, Done done) {
   Result<FilePtr> file = files_.open(segment);
   if (!file.is_ok()) {
     const bool is_gone = file.status().code() == StatusCode::kNotFound;
-    return end(job, is_gone ? Outcome::kMoved : Outcome::kNotRead, file.status());
+    return end(job, {is_gone ? Outcome::kMoved : Outcome::kNotRead, file.status()});
   }
   job->file = std::move(file).value();
   read_next(job);
@@ -105,8 +105,8 @@ std::vector<IoOperation> SegmentCleaner::reads_of(const std::shared_ptr<Job>& jo
 
 // Reads the next pages of the segment; all of it moved: removes it.
 void SegmentCleaner::read_next(const std::shared_ptr<Job>& job) {
-  if (job->next == job->pages.size()) return end(job, Outcome::kMoved, Status::ok());
-  if (state_.is_closing()) return end(job, Outcome::kNotRead, unavailable("the store is being closed"));
+  if (job->next == job->pages.size()) return end(job, {});
+  if (state_.is_closing()) return end(job, {Outcome::kNotRead, unavailable("the store is being closed")});
   job->begin = job->next;
   std::uint64_t bytes = 0;
   while (job->next < job->pages.size()) {
@@ -129,14 +129,14 @@ void SegmentCleaner::read_next(const std::shared_ptr<Job>& job) {
   if (submitted.code() == StatusCode::kOverloaded) {  // the queue is full, which is not the disk's fault
     for (IoOperation& io : reads_of(job)) io.done(run_operation(io));
   } else if (!submitted.is_ok()) {
-    end(job, Outcome::kNotRead, submitted);
+    end(job, {Outcome::kNotRead, submitted});
   }
 }
 
 // Appends what was read. Pages that are damaged are dropped; that nothing else changed is checked when it is published.
 void SegmentCleaner::write(const std::shared_ptr<Job>& job) {
   if (may_be_readable_again(*job)) {
-    return end(job, Outcome::kNotRead, unavailable("no page of " + segment_name(job->segment) + " can be read"));
+    return end(job, {Outcome::kNotRead, unavailable("no page of " + segment_name(job->segment) + " can be read")});
   }
   auto record = std::make_shared<WriteRecord>();
   auto buffers = std::make_shared<std::vector<AlignedBuffer>>(std::move(job->buffers));
@@ -178,17 +178,18 @@ void SegmentCleaner::write(const std::shared_ptr<Job>& job) {
   record->is_durable = true;  // with fsync = off, too: some of the pages may be, and their segment goes
   auto hold = std::make_shared<OperationGate::Ticket>(state_.gate.hold());
   record->moved = [this, job, hold, of = record.get()](const Status& status) {  // the record calls it, and so is there
-    const Outcome how = of->lacks_room ? Outcome::kLacksRoom : Outcome::kNotWritten;
-    state_.post([this, job, status, how, again = of->is_cleared] {
+    Cleaned failed{of->lacks_room ? Outcome::kLacksRoom : Outcome::kNotWritten, status};
+    failed.lacked_bytes = StoreRoom::segment_bytes_for(of->layout.record_bytes, of->pages.size());
+    state_.post([this, job, failed = std::move(failed), again = of->is_cleared] {
       if (again) job->next = job->begin;  // without what was cleared
-      if (status.is_ok() || again) return read_next(job);
-      end(job, how, status);
+      if (failed.why.is_ok() || again) return read_next(job);
+      end(job, failed);
     });
   };
   writer_.place(std::move(record), true);
 }
 
-void SegmentCleaner::end(const std::shared_ptr<Job>& job, Outcome how, const Status& why) {
+void SegmentCleaner::end(const std::shared_ptr<Job>& job, Cleaned cleaned) {
   bool is_dead = false, has_damage = false;
   {
     LockGuard guard(state_.mutex);
@@ -197,14 +198,14 @@ void SegmentCleaner::end(const std::shared_ptr<Job>& job, Outcome how, const Sta
     const bool is_free = info && info->holds == 0;
     state_.index.drop_unlinked_of(job->segment);  // of a clear meanwhile
     is_dead = is_free && state_.index.live_pages(job->segment) == 0;
-    if (is_free && !is_dead && how == Outcome::kMoved) how = Outcome::kStays;
+    if (is_free && !is_dead && cleaned.how == Outcome::kMoved) cleaned.how = Outcome::kStays;
     if (info && !is_dead) info->is_leaving = false;
-    if (info && how == Outcome::kNotRead) info->clean_again = state_.clock.now() + kCleanAgain;
+    if (info && cleaned.how == Outcome::kNotRead) info->clean_again = state_.clock.now() + kCleanAgain;
     has_damage = info && info->has_damage_to_tell();
   }
   if (is_dead) files_.remove(job->segment);
   if (has_damage) damage_.tell(job->segment);
-  std::exchange(job->done, nullptr)(how, why);
+  std::exchange(job->done, nullptr)(cleaned);
 }
 
 }  // namespace larder::file_store

@@ -31,7 +31,12 @@ class SegmentCleaner {
     kNotRead,
     kNotWritten,
   };
-  using Done = std::function<void(Outcome, const Status& why)>;
+  struct Cleaned {
+    Outcome how = Outcome::kMoved;
+    Status why;
+    std::uint64_t lacked_bytes = 0;  // kLacksRoom: of a segment for the record that found none
+  };
+  using Done = std::function<void(const Cleaned&)>;
 
   SegmentCleaner(StoreState& state, SegmentFiles& files, DamagedPages& damage, PageWriter& writer)
       : state_(state), files_(files), damage_(damage), writer_(writer) {}
@@ -47,7 +52,7 @@ class SegmentCleaner {
   void read_next(const std::shared_ptr<Job>& job) LARDER_EXCLUDES(state_.mutex);
   [[nodiscard]] bool may_be_readable_again(const Job& job) LARDER_EXCLUDES(state_.mutex);
   void write(const std::shared_ptr<Job>& job) LARDER_EXCLUDES(state_.mutex);
-  void end(const std::shared_ptr<Job>& job, Outcome how, const Status& why) LARDER_EXCLUDES(state_.mutex);
+  void end(const std::shared_ptr<Job>& job, Cleaned cleaned) LARDER_EXCLUDES(state_.mutex);
 
   StoreState& state_;
   SegmentFiles& files_;

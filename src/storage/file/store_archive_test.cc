@@ -9,6 +9,7 @@
 #include "storage/file/file_backend.h"
 #include "storage/file/store_tools_test_util.h"
 #include "storage/memory/memory_backend.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder::file_store {
 namespace {
@@ -18,30 +19,17 @@ using sim::SimFileSystem;
 const std::vector<std::string> kOne = {"/a"};
 
 // Of each write, it refuses one group.
-class RefusesOne final : public StorageBackend {
+class RefusesOne final : public support::PassingBackend {
  public:
-  RefusesOne(StorageBackend& inner, std::size_t refused) : inner_(inner), refused_(refused) {}
-  [[nodiscard]] const BackendInfo& info() const override { return inner_.info(); }
-  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    return inner_.submit_exists(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
-    return inner_.submit_read(std::move(request), std::move(done));
-  }
+  RefusesOne(StorageBackend& inner, std::size_t refused) : PassingBackend(inner), refused_(refused) {}
   [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    return inner_.submit_write(std::move(request), [refused = refused_, done = std::move(done)](WriteResult result) {
+    return inner_->submit_write(std::move(request), [refused = refused_, done = std::move(done)](WriteResult result) {
       if (refused < result.groups.size()) result.groups[refused] = overloaded("no room now");
       done(std::move(result));
     });
   }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    return inner_.submit_clear(std::move(scope), std::move(done));
-  }
-  [[nodiscard]] BackendStats stats() const override { return inner_.stats(); }
-  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_.close(limit); }
 
  private:
-  StorageBackend& inner_;
   const std::size_t refused_;
 };
 

@@ -100,6 +100,11 @@ bool StoreRoom::has_disk_room(unsigned volume, std::uint64_t bytes) const {
   return !limit.is_known() || segments_.held_bytes(volume) + bytes <= limit.bytes();
 }
 
+bool StoreRoom::has_room_to_move(unsigned volume, std::uint64_t own) const {
+  const std::uint64_t needed = std::max(segment_bytes(volume), own);
+  return !is_too_large(volume, own) && has_room(needed, true) && has_disk_room(volume, needed);
+}
+
 bool StoreRoom::is_too_large(unsigned volume, std::uint64_t bytes) const {
   const DiskLimit& limit = volumes_[volume].limit;
   return limit.is_known() && bytes > limit.bytes() / 2;

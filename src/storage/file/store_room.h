@@ -68,6 +68,8 @@ class StoreRoom {
   // it gets below that without losing them. A limit of the disk is none to go beyond (has_disk_room).
   [[nodiscard]] bool has_room(std::uint64_t bytes, bool for_cleaning) const;
   [[nodiscard]] bool has_disk_room(unsigned volume, std::uint64_t bytes) const;
+  // Both, for what cleaning moves: a new segment there with a record that needs `own` of it.
+  [[nodiscard]] bool has_room_to_move(unsigned volume, std::uint64_t own) const;
   // A segment of that size was planned before the limit was known: all that is there would go for it.
   [[nodiscard]] bool is_too_large(unsigned volume, std::uint64_t bytes) const;
   // For the segment behind the volume's active one, without making room first.
