@@ -2,8 +2,9 @@
 /* Larder's C interface: a prefix cache for engines that own their device memory. Two doors: stores, for those who own
  * their host memory as well and find pages by keys; and connectors, which add a host tier and find pages by tokens.
  *
- * C11 and C++; needs no other file of Larder. docs/c_api.md is its guide; examples/c_store.c and c_connector.c are
- * whole programs. What follows here is about stores; what is different with connectors stands where they begin.
+ * C11 and C++; needs no other file of Larder. docs/c_api.md is its guide; examples/c_store.c, c_connector.c and
+ * c_event_loop.c are whole programs. What follows here is about stores; what is different with connectors stands where
+ * they begin.
  *
  * What it stores. A model keeps several kinds of state, each in a *pool*: attention KV, an indexer, a sliding window,
  * recurrent checkpoints, draft KV. A pool's unit is a *page*: page_bytes opaque bytes under a 32-byte *page key*, which
@@ -320,6 +321,11 @@ LARDER_API larder_code larder_connector_open(const larder_connector_options* opt
  * LARDER_DEADLINE_EXCEEDED: one of them still uses it; the handle stays, and may be
  * closed again. */
 LARDER_API larder_code larder_connector_close(larder_connector* connector, double timeout_seconds, larder_error* error);
+/* Where the host memory is: what larder_page_fn is given lies in it. To register it with a device (cudaHostRegister(),
+ * ibv_reg_mr()) or to mlock() it: after larder_connector_open(), and undone when the last transfer has ended, before
+ * larder_connector_close(), which frees it; one that is LARDER_DEADLINE_EXCEEDED does not. Its bytes are the
+ * connector's: read and write none. Writes at most `capacity` pieces, aligned to 4096; returns how many there are. */
+LARDER_API size_t larder_connector_memory(const larder_connector* connector, larder_segment* memory, size_t capacity);
 
 /* What is in host memory goes to the store, and what the store has is found. Until a detach, or the close of the
  * connector, the store cannot be closed. LARDER_CONFLICT: one is attached. */
@@ -332,8 +338,20 @@ LARDER_API larder_code larder_connector_detach(larder_connector* connector, lard
  * 1e7: 1e7); not at all if there is an answer that neither a poll nor larder_connector_events() has told of. Returns 1
  * if something changed, or if there is such an answer, else 0. */
 LARDER_API int32_t larder_connector_poll(larder_connector* connector, double timeout_seconds);
-/* Ends a wait in larder_connector_poll(). Any thread. */
+/* Ends a wait in larder_connector_poll(), and makes the descriptor readable, if there is one. Any thread. */
 LARDER_API void larder_connector_wake(larder_connector* connector);
+
+/* For an engine with an event loop of its own (epoll, libuv, asio), which does not wait in larder_connector_poll().
+ * *fd becomes readable when something has ended, is so at first, and is no more after a poll (with a timeout of 0; it
+ * may be so once in vain). Wait for it at most larder_connector_next_poll() seconds, then poll. It is the connector's,
+ * and the same at each call: neither read nor close it, and take it out of the loop before larder_connector_close().
+ * LARDER_OVERLOADED: the process has no descriptor to spare; *fd is -1. */
+LARDER_API larder_code larder_connector_fd(larder_connector* connector, int32_t* fd, larder_error* error);
+/* Seconds after which a poll is due though the descriptor has not become readable: limits of waits for the store, and
+ * tries anew, have their time, and a clear by another process is heard of in a poll. 0: at once, because a call had
+ * its answer at once, or the last poll has left work. Never more than 1. Ask after your last call before the wait,
+ * and round up. O(lookups and transfers that are open). */
+LARDER_API double larder_connector_next_poll(larder_connector* connector);
 
 #define LARDER_EVENT_LOOKUP 1u   /* larder_points() has an answer */
 #define LARDER_EVENT_TRANSFER 2u /* larder_transfer_take() has one */
@@ -355,8 +373,10 @@ LARDER_API uint64_t larder_connector_in_flight(const larder_connector* connector
  * it has; what still waits to be written there is not written. Returns pages of the anchor that were found until now.
  * For new weights: this, then larder_store_clear(), then the first lookup and save. */
 LARDER_API uint64_t larder_connector_flush(larder_connector* connector);
-/* Counters as a JSON object (docs/c_api.md). As larder_store_stats(). */
+/* Counters as a JSON object (docs/c_api.md), or as Prometheus text, with lookups by larder_miss_reason and times of
+ * copies; that may follow the text of larder_store_metrics() on a page. As larder_store_stats(). */
 LARDER_API size_t larder_connector_stats(const larder_connector* connector, char* text, size_t size);
+LARDER_API size_t larder_connector_metrics(const larder_connector* connector, char* text, size_t size);
 
 typedef struct larder_lookup_options {
   uint32_t struct_size;

@@ -35,8 +35,13 @@ void CacheEngine::begin(const EventArguments& a) {
   if (a[7] > 0) request.will_return = a[7] == 1;
   const bool may_refuse = world_.spec.namespaces <= kMostTenants || world_.spec.requests <= kMostJobs;
   std::size_t refused = 0;
+  const bool would_fetch = world_.ranks[0]->cache().would_fetch(request);
   for (const auto& rank : world_.ranks) {
+    if (rank->cache().would_fetch(request) != would_fetch) fail("ranks disagree: whether a request would fetch");
     const Result<RequestId> id = rank->cache().begin(request);
+    if (id.is_ok() && !would_fetch && rank->cache().phase(*id) == RequestPhase::kPrefetching) {
+      fail("a request waits for storage that would not fetch");
+    }
     const bool is_full = may_refuse && id.status().code() == StatusCode::kOverloaded;
     if (!id.is_ok() && !is_full) return fail("begin: " + id.status().to_string());
     if (id.is_ok()) job.ids.push_back(*id);

@@ -79,9 +79,10 @@ class CacheImpl final : public Cache {
   ~CacheImpl() override;
 
   Result<RequestId> begin(const BeginRequest& request) override;
+  bool would_fetch(const BeginRequest& request) const override;
   RequestPhase phase(RequestId id) const override;
   bool waits_for_storage(RequestId id) const override {
-    return tiers_.prefetcher().is_waiting(id) || tiers_.prefetcher().waits_for_turn(id);
+    return tiers_.prefetcher().waits_for(id) != Prefetcher::WaitsFor::kNothing;
   }
   Result<CachedTokens> start(RequestId id) override;
   std::uint64_t computed_tokens(RequestId id) const override;
@@ -227,10 +228,18 @@ Result<RequestId> CacheImpl::begin(const BeginRequest& request) {
   return r.id;
 }
 
+bool CacheImpl::would_fetch(const BeginRequest& request) const {
+  if (request.tokens.empty() || !tiers_.parted().is_ok()) return false;
+  const std::uint64_t pages = (request.tokens.size() - 1) / tiers_.page_size();
+  return tiers_.prefetcher().would_fetch(tiers_.spaces().find({request.adapter, request.salt}),
+                                         request.tokens.first(pages * tiers_.page_size()));
+}
+
 RequestPhase CacheImpl::phase(RequestId id) const {
   const Request* const r = requests_.find(id);
   if (r == nullptr) return RequestPhase::kReady;
-  if (tiers_.parted().is_ok()) return tiers_.prefetcher().is_waiting(id) ? RequestPhase::kPrefetching : r->phase;
+  if (tiers_.parted().is_ok())
+    return tiers_.prefetcher().waits_for(id) == Prefetcher::WaitsFor::kStorage ? RequestPhase::kPrefetching : r->phase;
   // Nothing that a request waits for will come: its next call says why.
   return r->has_started() ? RequestPhase::kRunning : RequestPhase::kReady;
 }
@@ -301,7 +310,8 @@ void CacheImpl::finish(RequestId id) {
 void CacheImpl::abort(RequestId id) {
   const Request* const r = requests_.find(id);
   if (r == nullptr) return;
-  if (tiers_.prefetcher().is_waiting(id) || r->phase == RequestPhase::kLoading) probe(Probe::kAbortedInFlight);
+  if (tiers_.prefetcher().waits_for(id) == Prefetcher::WaitsFor::kStorage || r->phase == RequestPhase::kLoading)
+    probe(Probe::kAbortedInFlight);
   tiers_.prefetcher().leave(id);
   finish(id);
 }

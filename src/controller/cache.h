@@ -38,8 +38,9 @@
 // it ends before, what it computed is not cached.
 // One that has had no plan from the leader for rank_plan_limit (or the leader, when a follower is too far behind for as
 // long), or whose group has failed, decides nothing any more. From then on rank_timeouts is 1; every call for a
-// request but finish() and abort(), which only let go, is kUnavailable; and operations in flight never end: who waits
-// for them waits until its own limit. There is no way back: end the process, and start all ranks anew.
+// request but finish(), abort() and cancel_step(), which only let go, is kUnavailable (complete_step() ends its step
+// all the same); and operations in flight never end: who waits for them waits until its own limit. There is no way
+// back: end the process, and start all ranks anew.
 #pragma once
 
 #include <array>
@@ -178,13 +179,17 @@ class Cache {
   // after progress. A namespace that has none is closed to make room, and what is cached of it on device and host is
   // dropped.
   [[nodiscard]] virtual Result<RequestId> begin(const BeginRequest& request) = 0;
+  // Would begin() now ask storage for it? If not, the request waits for no storage, unless what it could use goes
+  // before it starts. For who begins only so many that wait. Cost: a match of the prompt.
+  [[nodiscard]] virtual bool would_fetch(const BeginRequest& request) const = 0;
   [[nodiscard]] virtual RequestPhase phase(RequestId id) const = 0;
   // Decides the restore point, locks it, reserves slots for the prompt and a headroom, starts the load-back.
   // On ok: cached tokens; the phase is kLoading or kRunning. kOverloaded: not now, nothing is held; try after progress.
   // After retract() the prompt is all tokens that were computed, and the answer is that of the last start before a step
   // was completed: what is found later is the request's own. What an earlier one brought counts where it came from.
   [[nodiscard]] virtual Result<CachedTokens> start(RequestId id) = 0;
-  // After a kOverloaded start(): it waits for storage, or for its turn or a place to read there, and not for room.
+  // After a kOverloaded start(): it waits for storage, or for its turn, a place or host room to read there, and not for
+  // room on the device.
   [[nodiscard]] virtual bool waits_for_storage(RequestId id) const = 0;
   // Tokens whose pages and state are in place: where the engine begins.
   [[nodiscard]] virtual std::uint64_t computed_tokens(RequestId id) const = 0;
@@ -204,8 +209,10 @@ class Cache {
   // others may share: end the process.
   [[nodiscard]] virtual Status complete_step(StepToken step, std::span<const TokenId> tokens,
                                              std::shared_ptr<DeviceEvent> over = nullptr) = 0;
-  // The step touches nothing (any more, or once `over` has fired) and counts for nothing. Steps after it are void: end
-  // each, once it is over. In any order. kNotFound: as above.
+  // Ends a step that counts for nothing. It touches nothing any more (it was never launched, or has run), or nothing
+  // once `over` has fired. The open steps after it become void: they were built on it. Not so if it was void already:
+  // those that count were prepared later, and built on something else. Void steps stay open: each is to be ended, too,
+  // by this call or complete_step(). In any order, also of a request that is over. kNotFound: as above.
   [[nodiscard]] virtual Status cancel_step(StepToken step, std::shared_ptr<DeviceEvent> over = nullptr) = 0;
   // The last prepare_step() was kOverloaded because running requests fill the device: nothing that is under way makes
   // room. Retract another request, or wait until one ends.

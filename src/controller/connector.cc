@@ -2,6 +2,7 @@
 #include "controller/connector.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <string>
 #include <type_traits>
@@ -19,6 +20,8 @@ namespace {
 
 constexpr std::uint32_t kMostEntries = 1u << 24;
 constexpr std::uint32_t kMaxPointsLimit = 1024;
+// A fetch that waits for storage to make room looks once per poll, for a few polls: so often, where nothing rings.
+constexpr Nanos kLook = std::chrono::milliseconds(20);
 
 Status check_share(std::string_view field, double share) {
   if (share > 0 && share <= 1) return Status::ok();
@@ -46,6 +49,7 @@ class ConnectorImpl final : public Connector {
   Result<TransferId> save(const SaveRequest& request) override;
   Result<SaveResult> save_result(TransferId id) override { return saves_.take_result(id); }
   bool poll(Nanos wait) override;
+  std::optional<Nanos> until_due() override;
   void wake() override { tiers_.ops().wake(); }
   std::size_t take_events(std::span<ConnectorEvent> out) override;
   bool idle() const override { return has_failed() ? operations_in_flight() == 0 : tiers_.idle() && lookups_.empty(); }
@@ -95,6 +99,7 @@ class ConnectorImpl final : public Connector {
 
   const ConnectorConfig config_;
   const ModelSpec& model_;
+  Clock& clock_;
   Status no_memory_ = internal_error(
       "connector: a call found no memory, and what it left half-way cannot be used: close this one, and open another");
   LowerTiers tiers_;  // before the rooms, which work with its own
@@ -102,6 +107,7 @@ class ConnectorImpl final : public Connector {
   Lookups lookups_;
   Loads loads_;
   Saves saves_;
+  std::array<Counter*, kMissReasons> misses_{};  // lookups by why they have no later point; null: without metrics
   std::uint64_t next_transfer_ = 1;
   bool may_have_more_ = false;  // take_events() had no room for more
 };
@@ -109,6 +115,7 @@ class ConnectorImpl final : public Connector {
 ConnectorImpl::ConnectorImpl(const ConnectorConfig& config, const ConnectorParts& parts)
     : config_(config),
       model_(*parts.model),
+      clock_(*parts.clock),
       tiers_(config_.tiers, {.model = model_,
                              .host = parts.host,
                              .clock = *parts.clock,
@@ -125,7 +132,14 @@ ConnectorImpl::ConnectorImpl(const ConnectorConfig& config, const ConnectorParts
       loads_({model_, *parts.host, tiers_.tree(), tiers_.host_room(), tiers_.ops(), copier_, *parts.clock,
               tiers_.counts(), tiers_.metrics()}),
       saves_(config_, {model_, *parts.host, tiers_.tree(), tiers_.spaces(), tiers_.host_room(), tiers_.ops(), copier_,
-                       tiers_.counts()}) {}
+                       tiers_.counts()}) {
+  tiers_.ops().set_bell(parts.bell);
+  for (std::size_t i = 0; parts.metrics != nullptr && i < misses_.size(); ++i) {
+    misses_[i] = &parts.metrics->counter("larder_misses_total",
+                                         "Lookups by why they allow no more (none: all that may be reused)",
+                                         {{"reason", std::string(miss_reason_name(static_cast<MissReason>(i)))}});
+  }
+}
 
 // From here on the engine's memory is its own.
 ConnectorImpl::~ConnectorImpl() {
@@ -175,7 +189,10 @@ Result<LookupResult> ConnectorImpl::lease_points(LookupId id) {
   LARDER_RETURN_IF_ERROR(tiers_.parted());
   const Lookups::Lookup* const lookup = lookups_.find(id);
   if (lookup == nullptr) return not_found("points: no such lookup");
-  LARDER_RETURN_IF_ERROR(lookups_.lease(id));
+  if (!lookup->is_leased) {
+    LARDER_RETURN_IF_ERROR(lookups_.lease(id));
+    if (Counter* const of = misses_[static_cast<std::size_t>(lookup->result.miss.reason)]) of->increment();
+  }
   return lookup->result;
 }
 
@@ -210,6 +227,18 @@ bool ConnectorImpl::poll(Nanos wait) {
   const Nanos most = has_answers ? Nanos{0} : wait;
   const bool is_changed = has_failed() ? tiers_.ops().collect(most) : change([&] { return tiers_.poll(most); });
   return note_answers() || is_changed || has_answers;
+}
+
+std::optional<Nanos> ConnectorImpl::until_due() {
+  may_have_more_ = note_answers();  // they are the next poll's to tell
+  if (may_have_more_) return Nanos{0};
+  if (has_failed()) return std::nullopt;
+  std::optional<TimePoint> due = tiers_.ops().next_due();
+  if (const auto retry = tiers_.backlog().next_retry()) due = std::min(due.value_or(*retry), *retry);
+  const TimePoint now = clock_.now();
+  if (tiers_.prefetcher().has_steps()) due = std::min(due.value_or(now + kLook), now + kLook);
+  if (!due) return std::nullopt;
+  return *due <= now ? Nanos{0} : *due - now;
 }
 
 // Answers that nobody has been told of. Each ends one wait, whether the engine asks for events or not.
@@ -268,6 +297,8 @@ Result<std::unique_ptr<Connector>> Connector::create(const ConnectorConfig& conf
   }
   LARDER_RETURN_IF_ERROR(validate_config(config));
   LARDER_RETURN_IF_ERROR(validate_scope(parts.scope));
+  if (parts.bell && parts.ranks)
+    return invalid_argument("connector: nothing rings for what other ranks answer: no bell");
   // The layout is a part of the identity of every page (rule 4).
   if (parts.host->layout() != parts.scope.layout || parts.host->model().pools != parts.model->pools) {
     return invalid_argument("connector: the host pools are of another model, or have another layout than the scope");

@@ -30,10 +30,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/bell.h"
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/metrics.h"
@@ -74,6 +76,8 @@ struct ConnectorParts {
   RankGroup* ranks = nullptr;          // null: one rank
   NamespaceScope scope{};              // layout and rank; adapter and salt come with each call
   KvEventSink* events = nullptr;       // is told of pages that come to the host or leave it, in poll(); may be null
+  std::shared_ptr<Bell> bell =
+      nullptr;  // rung when a poll() has something to apply, and by wake(); until_due(); not with `ranks`
 };
 
 // What the engine has of a prompt in its own memory, from page 0 on.
@@ -202,6 +206,10 @@ class Connector {
   // neither a poll nor take_events() has told of. True: something changed, or there is such an answer, or more to do
   // than tiers.poll_budget allows. O(lookups and transfers that are open) beside what it applies.
   virtual bool poll(Nanos wait) = 0;
+  // For who waits for the bell, and not in poll(): after so long a poll is due though nothing has rung. 0: at once,
+  // because of an answer that came with a call, or of work that the last poll has left. nullopt: only the bell says so.
+  // O(lookups and transfers that are open).
+  [[nodiscard]] virtual std::optional<Nanos> until_due() = 0;
   // Ends a wait in poll() from another thread.
   virtual void wake() = 0;
   // Writes those of whom there is an answer, and returns how many: lookups, then loads, then saves, by their ids; as

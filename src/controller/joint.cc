@@ -48,9 +48,9 @@ void ReachScan::add(const ModelSpec& model, std::span<const PoolPresence> presen
       if (counts) needs.push_back(need_of(model, pool, presence));
     }
     const std::uint64_t from = scan.at();
-    OutcomeBits bits(words_for(from + pages));
-    scan.add(needs, pages, bits);
-    const std::uint64_t to = largest_candidate(bits, from, scan.at());
+    bits_.resize(words_for(from + pages));  // kept from piece to piece: each writes its own bits, and no others
+    scan.add(needs, pages, bits_);
+    const std::uint64_t to = largest_candidate(bits_, from, scan.at());
     if (to > from) reach = to;
   };
   look(of_full_, false, reach_.full);

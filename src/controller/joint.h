@@ -39,7 +39,8 @@ struct Reach {
 
   [[nodiscard]] Reach within(std::uint64_t pages) const { return {std::min(full, pages), std::min(window, pages)}; }
 };
-// The same for presence that comes piece by piece, as JointScan.
+// The same for presence that comes piece by piece, as JointScan. Cost: O(pages of the piece x pools), however many came
+// before it.
 class ReachScan {
  public:
   explicit ReachScan(std::uint64_t at = 0) : reach_{at, at}, of_full_(at), of_window_(at) {}
@@ -49,6 +50,7 @@ class ReachScan {
  private:
   Reach reach_;
   RestorableScan of_full_, of_window_;
+  OutcomeBits bits_;  // of the last piece; what is before it is of no use any more
 };
 
 // Bits for p in (from, to]. Cost: model/restorable_lengths.h, one need for each pool.

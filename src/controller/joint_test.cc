@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <random>
 
 #include "model/presets.h"
@@ -14,11 +15,12 @@ namespace {
 constexpr std::uint64_t kPages = 9;
 
 // Every pool has nearly all, so that each of them is what decides somewhere.
-std::vector<PoolPresence> random_presence(const ModelSpec& model, std::mt19937_64& random) {
+std::vector<PoolPresence> random_presence(const ModelSpec& model, std::mt19937_64& random, std::uint64_t pages = kPages,
+                                          std::uint64_t one_absent_in = 8) {
   std::vector<PoolPresence> presence;
   for (const PoolSpec& pool : model.pools) {
-    Presence present(kPages);
-    for (std::uint64_t page = 0; page < kPages; ++page) present[page] = random() % 8 != 0;
+    Presence present(pages);
+    for (std::uint64_t page = 0; page < pages; ++page) present[page] = random() % one_absent_in != 0;
     presence.push_back({pool.name, std::move(present)});
   }
   return presence;
@@ -69,19 +71,20 @@ TEST(Joint, PresenceThatComesInPiecesGivesTheSameBits) {
   }
 }
 
+ModelSpec without(const ModelSpec& model, std::initializer_list<ComponentKind> components) {
+  ModelSpec less = model;
+  std::erase_if(less.pools, [&](const PoolSpec& pool) { return std::ranges::count(components, pool.component) > 0; });
+  return less;
+}
+
 TEST(Joint, ReachIsARestorePointOfAModelWithoutTheRest) {
   for (const PresetInfo& preset : all_presets()) {
     if (!preset.is_tiny) continue;
     SCOPED_TRACE(preset.name);
     const Result<ModelSpec> model = preset_model(preset.name);
     ASSERT_TRUE(model.is_ok());
-    const auto without = [&](auto drops) {
-      ModelSpec less = *model;
-      std::erase_if(less.pools, [&](const PoolSpec& pool) { return drops(pool.component); });
-      return less;
-    };
-    const ModelSpec full = without([](ComponentKind c) { return c != ComponentKind::kFull; });
-    const ModelSpec window = without([](ComponentKind c) { return c == ComponentKind::kMamba; });
+    const ModelSpec full = without(*model, {ComponentKind::kSwa, ComponentKind::kMamba});
+    const ModelSpec window = without(*model, {ComponentKind::kMamba});
     std::mt19937_64 random(3);
     for (int round = 0; round < 200; ++round) {
       const std::vector<PoolPresence> presence = random_presence(*model, random);
@@ -93,6 +96,41 @@ TEST(Joint, ReachIsARestorePointOfAModelWithoutTheRest) {
       }
       ASSERT_EQ(scan.reach().full, largest_restore_point(full, presence, kPages).pages) << round;
       ASSERT_EQ(scan.reach().window, largest_restore_point(window, presence, kPages).pages) << round;
+    }
+  }
+}
+
+// What a scan keeps from one piece to the next changes nothing: each piece looked at with bits of its own says the
+// same.
+TEST(Joint, ReachOfALongPromptIsWhatEachPieceSaysByItself) {
+  for (const char* const name : {"swa-tiny", "gdn-tiny+draft", "dsv4-tiny"}) {
+    SCOPED_TRACE(name);
+    const Result<ModelSpec> model = preset_model(name);
+    ASSERT_TRUE(model.is_ok());
+    const ModelSpec full = without(*model, {ComponentKind::kSwa, ComponentKind::kMamba});
+    const ModelSpec window = without(*model, {ComponentKind::kMamba});
+    std::mt19937_64 random(4);
+    for (int round = 0; round < 100; ++round) {
+      const std::uint64_t pages = 1 + random() % 400, first = random() % pages;
+      const std::vector<PoolPresence> presence = random_presence(*model, random, pages, 1 + random() % 300);
+      ReachScan scan(first);
+      JointScan of_full(first), of_window(first);
+      Reach expected{first, first};
+      for (std::uint64_t begin = first; begin < pages;) {
+        const std::uint64_t count = std::min(1 + random() % 150, pages - begin), end = begin + count;
+        const std::vector<PoolPresence> piece = piece_of(presence, begin, count);
+        scan.add(*model, piece, count);
+        OutcomeBits full_bits, window_bits;
+        of_full.add(full, piece, count, full_bits);
+        of_window.add(window, piece, count, window_bits);
+        const std::uint64_t to = largest_candidate(full_bits, begin, end);
+        const std::uint64_t window_to = largest_candidate(window_bits, begin, end);
+        if (to > begin) expected.full = to;
+        if (window_to > begin) expected.window = window_to;
+        ASSERT_EQ(scan.reach().full, expected.full) << "round " << round << ", page " << end;
+        ASSERT_EQ(scan.reach().window, expected.window) << "round " << round << ", page " << end;
+        begin = end;
+      }
     }
   }
 }

@@ -105,7 +105,8 @@ Status Lookups::lease(LookupId id) {
   lookup.is_told = lookup.is_noted = false;
   lookup.refused = 0;
   const RequestId request(id.v);
-  if (prefetcher_.is_waiting(request)) return overloaded("points: storage is being read; after a poll");
+  if (prefetcher_.waits_for(request) == Prefetcher::WaitsFor::kStorage)
+    return overloaded("points: storage is being read; after a poll");
   prefetcher_.take_arrived(request);
   const MatchResult match = tree_.match(lookup.space, lookup.tokens);
   if (prefetcher_.asks_again(request, match.any.at.pages)) {
@@ -145,7 +146,7 @@ std::uint64_t Lookups::most_leased() const {
 bool Lookups::is_ready(std::uint64_t id, const Lookup& lookup, bool has_parted) const {
   if (lookup.is_told || has_parted) return !lookup.is_told;
   const RequestId request(id);
-  return is_room_for(lookup.refused) && !prefetcher_.is_waiting(request) && !prefetcher_.waits_for_turn(request);
+  return is_room_for(lookup.refused) && prefetcher_.waits_for(request) == Prefetcher::WaitsFor::kNothing;
 }
 
 std::size_t Lookups::take_ready(std::span<ConnectorEvent> out, bool has_parted) {
@@ -162,8 +163,8 @@ std::size_t Lookups::take_ready(std::span<ConnectorEvent> out, bool has_parted) 
 bool Lookups::note_ready(bool has_parted) {
   bool is_new = false;
   for (auto& [id, lookup] : lookups_) {
-    if (lookup.is_noted || !is_ready(id, lookup, has_parted)) continue;
-    lookup.is_noted = is_new = true;
+    const bool was_noted = std::exchange(lookup.is_noted, is_ready(id, lookup, has_parted));
+    is_new |= lookup.is_noted && !was_noted;
   }
   return is_new;
 }

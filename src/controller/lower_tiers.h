@@ -97,6 +97,7 @@ class LowerTiers final : private SlotSink {
   [[nodiscard]] RadixTree& tree() { return tree_; }
   [[nodiscard]] const RadixTree& tree() const { return tree_; }
   [[nodiscard]] SpaceTable& spaces() { return spaces_; }
+  [[nodiscard]] const SpaceTable& spaces() const { return spaces_; }
   [[nodiscard]] OpTable& ops() { return ops_; }
   [[nodiscard]] const OpTable& ops() const { return ops_; }
   [[nodiscard]] CacheCounters& counts() { return counters_; }  // to count in; counters() has all of them

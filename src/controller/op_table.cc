@@ -71,13 +71,21 @@ std::function<void(Completion)> OpTable::completion_for(OpId id) {
   // buffers quarantined: never wrong, only lost.
   auto place =
       std::make_shared<Inbox<Arrival>::Ticket>(ticket.is_ok() ? std::move(ticket).value() : Inbox<Arrival>::Ticket{});
-  return [id, place](Completion completion) {
-    if (place->valid()) Inbox<Arrival>::push(std::move(*place), Arrival{id, std::move(completion)});
+  return [id, place, bell = bell_](Completion completion) {
+    if (!place->valid()) return;
+    Inbox<Arrival>::push(std::move(*place), Arrival{id, std::move(completion)});
+    if (bell) bell->ring();
   };
+}
+
+void OpTable::wake() {
+  inbox_.wake();
+  if (bell_) bell_->ring();
 }
 
 bool OpTable::take_arrivals() {
   arrivals_.clear();
+  if (bell_) bell_->silence();
   if (inbox_.drain(arrivals_) == 0) return false;
   for (Arrival& arrival : arrivals_) {
     Op* const op = find(arrival.op);
@@ -130,6 +138,11 @@ void OpTable::report_refused() {
     if (!answer.is_ok()) return part(answer);
   }
   refused_.erase(refused_.begin(), refused_.begin() + static_cast<std::ptrdiff_t>(taken));
+}
+
+std::optional<TimePoint> OpTable::next_due() const {
+  if (!ended_.empty() || budget_.is_short()) return TimePoint::min();
+  return timers_.empty() ? std::nullopt : std::optional(timers_.begin()->first);
 }
 
 // A follower must not act on this step before it knows what the leader applied in it, or the ranks part for good.

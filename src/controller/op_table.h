@@ -21,11 +21,13 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "base/bell.h"
 #include "base/clock.h"
 #include "base/inbox.h"
 #include "base/status.h"
@@ -52,6 +54,9 @@ class OpTable {
 
   // `ranks`: null for one rank; it and the clock outlive the table.
   OpTable(const Limits& limits, Clock& clock, RankGroup* ranks, OutcomeOf outcome_of);
+  // Rung by what arrives and by wake(), silenced by collect(). Null: nobody waits elsewhere. Before the first
+  // operation.
+  void set_bell(std::shared_ptr<Bell> bell) { bell_ = std::move(bell); }
 
   // ---- operations
   // Precondition: places().has_room(kind).
@@ -79,6 +84,9 @@ class OpTable {
   [[nodiscard]] std::function<void(Completion)> completion_for(OpId id);
   // Takes what has arrived and the timers that are due; waits up to `wait` for the first. True: something arrived.
   bool collect(Nanos wait);
+  // When who waits for the bell has to collect() at the latest: at once (TimePoint::min()) for what the last poll has
+  // left, else for the next timer. nullopt: for nothing.
+  [[nodiscard]] std::optional<TimePoint> next_due() const;
   // The operation has ended here: a timer before its time, because it guards nothing any more. Every rank says so by
   // the same event.
   void end(Op& op);
@@ -94,7 +102,7 @@ class OpTable {
   [[nodiscard]] const WorkBudget& budget() const { return budget_; }
   // Completions that still come while the table's owner shuts down, in no order; waits up to `wait` for the first.
   void drain(Nanos wait, const std::function<void(Completion&)>& each);
-  void wake() { inbox_.wake(); }
+  void wake();
   // Not ok: this rank has lost the others, and says why.
   [[nodiscard]] const Status& parted() const { return parted_; }
   // A call has ended half-way, and nothing that the rooms know can be relied on: parted() is `why`, also with one rank,
@@ -133,6 +141,7 @@ class OpTable {
   std::vector<AgreedEvent> refused_;  // outcomes that the rank group had no room for: reported again, in order
   std::vector<Arrival> arrivals_;     // scratch
   WorkBudget budget_;
+  std::shared_ptr<Bell> bell_;
   Inbox<Arrival> inbox_;
 };
 

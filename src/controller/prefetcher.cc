@@ -11,6 +11,14 @@
 #include "controller/joint.h"
 
 namespace larder {
+namespace {
+
+// Pages: the restore point that a fetch begins at.
+std::uint64_t base_of(const MatchResult& match) {
+  return (defect(Defect::kEvictedCountsAsCached) ? match.walked : match.any.at).pages;
+}
+
+}  // namespace
 
 Prefetcher::Prefetcher(const CacheConfig& config, const Parts& parts)
     : config_(config),
@@ -63,15 +71,31 @@ void Prefetcher::enter(RequestId id, NamespaceId space, std::span<const TokenId>
   if (r.waits_for == OpId{}) queue_.hold_later(r);
 }
 
-bool Prefetcher::is_waiting(RequestId id) const {
-  const QueuedRequest* r = queue_.find(id);
-  return r != nullptr && r->waits_for != OpId{};
+bool Prefetcher::would_fetch(std::optional<NamespaceId> space, std::span<const TokenId> tokens) const {
+  const std::uint64_t limit = tokens.size() / model_.page_size, least = queue_.least_gain();
+  if (!can_fetch() || limit < least) return false;
+  return !space || limit - base_of(tree_.match(*space, tokens)) >= least;
+}
+
+Prefetcher::WaitsFor Prefetcher::waits_for(RequestId id) const {
+  const QueuedRequest* const r = queue_.find(id);
+  if (r == nullptr) return WaitsFor::kNothing;
+  if (r->waits_for != OpId{}) return WaitsFor::kStorage;
+  if (!can_fetch()) return WaitsFor::kNothing;
+  const bool has_no_turn =
+      r->was_refused && queue_.waits_for_turn(*r) && !queue_.has_room_for(*r, !queue_.takes_turns(is_engine_busy_));
+  if (has_no_turn) return WaitsFor::kTurn;
+  return lacks_room(*r) ? WaitsFor::kRoom : WaitsFor::kNothing;
 }
 
 bool Prefetcher::asks_again(RequestId id, std::uint64_t found) {
   QueuedRequest* const r = queue_.find(id);
   if (r == nullptr || !can_fetch() || r->gave_up || !queue_.may_ask_again(*r, found)) return false;
   if (!queue_.waits() && !r->fetches.empty()) return false;  // it has what has come, and is not to ask twice
+  if (lacks_room(*r) && found <= r->lacks->found) {
+    queue_.wait_for_turn(*r, clock_.now());
+    return true;
+  }
   ask(*r, !queue_.takes_turns(is_engine_busy_));
   if (r->waits_for != OpId{}) return true;
   // With its turn it is refused for want of a place alone. Others' fetches end, and leave theirs.
@@ -81,12 +105,6 @@ bool Prefetcher::asks_again(RequestId id, std::uint64_t found) {
   }
   queue_.wait_for_turn(*r, clock_.now());
   return true;
-}
-
-bool Prefetcher::waits_for_turn(RequestId id) const {
-  const QueuedRequest* const r = queue_.find(id);
-  return r != nullptr && can_fetch() && r->was_refused && queue_.waits_for_turn(*r) &&
-         !queue_.has_room_for(*r, !queue_.takes_turns(is_engine_busy_));
 }
 
 void Prefetcher::take_arrived(RequestId id) {
@@ -149,9 +167,10 @@ bool Prefetcher::can_fetch() const {
 
 void Prefetcher::ask(QueuedRequest& r, bool has_turn) {
   const bool was_refused = std::exchange(r.was_refused, false);
+  r.lacks.reset();
   const std::uint64_t limit = r.tokens.size() / model_.page_size;
   const MatchResult match = tree_.match(r.space, r.tokens);
-  const std::uint64_t base = (defect(Defect::kEvictedCountsAsCached) ? match.walked : match.any.at).pages;
+  const std::uint64_t base = base_of(match);
   r.known = std::max(r.known, base);
   if (limit - base < queue_.least_gain()) {
     r.trouble = std::max(r.trouble, FetchTrouble::kNotFetched);
@@ -277,6 +296,12 @@ void Prefetcher::pump() {
               [this](const Fetch& f) { return queue_.any_waits_for(f.requests, f.id); });
   ops_.budget().begin_share(WorkBudget::Share::kFetches);
   queue_.hold_what_queues(ops_.budget());
+  const std::uint64_t gone = counters_.host_evicted + counters_.host_flushed + counters_.host_lost;
+  std::uint64_t came = gone;
+  for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa, ComponentKind::kMamba}) {
+    came += tree_.counts(c, Tier::kHost).resident;
+  }
+  queue_.look_at_what_came(came, ops_.budget());
   turns_.begin_poll();
   const auto fetch_of = [this](OpId id) {
     const auto it = fetches_.find(id.v);
@@ -295,8 +320,11 @@ void Prefetcher::take_room(Fetch& f, bool has_place) {
   }
   if (answer == FetchRoom::Answer::kNone) {
     if (!f.room_needed.is_none()) go_without_room(f);
+    const std::vector<RequestId> requests = f.requests;
     end_planned(f);
     let_go(f);
+    // What it kept in place itself is no room that comes.
+    for (const RequestId id : requests) queue_.note_room(id, backlog_);
     return end_if_over(f);
   }
   f.state = Fetch::State::kReading;
@@ -317,6 +345,10 @@ void Prefetcher::go_without_room(Fetch& f) {
       if (r->waits_for != f.id) continue;
       r->was_refused = true;  // start() asks again, and this one does not count
       --r->tries;
+      RoomWait& lacks = r->lacks.emplace();
+      lacks.needed = f.room_needed;
+      lacks.with_path = f.room_needed + planner_.held_space(f);
+      lacks.found = f.base;
       queue_.wait_for_turn(*r, clock_.now());  // but not for ever
     } else {
       r->room_needed = f.room_needed;

@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -86,13 +87,19 @@ class Prefetcher {
   // The request begins to queue. tokens: what it may reuse of its prompt, whole pages; they stay until start() or
   // leave().
   void enter(RequestId id, NamespaceId space, std::span<const TokenId> tokens);
-  [[nodiscard]] bool is_waiting(RequestId id) const;
+  // Would enter() ask storage for it? space: nullopt: nothing of it is cached.
+  [[nodiscard]] bool would_fetch(std::optional<NamespaceId> space, std::span<const TokenId> tokens) const;
   // At its turn: does it wait (again), because what it could have used was evicted, or its fetch found no room? For a
   // place among the operations, as long as the policy says.
   // found: the best restore point of the tree, pages.
   [[nodiscard]] bool asks_again(RequestId id, std::uint64_t found);
-  // It waits for its turn, and asks_again() would find that it has none yet.
-  [[nodiscard]] bool waits_for_turn(RequestId id) const;
+  enum class WaitsFor : std::uint8_t {
+    kNothing,
+    kStorage,
+    kTurn,  // asks_again() would find that it has none yet
+    kRoom,  // the same, on the host; requests that run will give it back
+  };
+  [[nodiscard]] WaitsFor waits_for(RequestId id) const;
   // best_effort: hands the tree what has come so far. Before the request looks for its restore point.
   void take_arrived(RequestId id);
   struct Fetched {
@@ -152,6 +159,9 @@ class Prefetcher {
   void step(Fetch& f, bool has_place);
   void take_room(Fetch& f, bool has_place);
   void go_without_room(Fetch& f);
+  [[nodiscard]] bool lacks_room(const QueuedRequest& r) const {
+    return queue_.lacks_room(r, backlog_, is_engine_busy_);
+  }
   void give_up(Fetch& f, RequestId id);
 
   // ---- prefetch_read.cc: what comes

@@ -222,6 +222,42 @@ QueuedRequest* QueuedRequests::end_turn_wait(const Op& timer) {
   return r;
 }
 
+void QueuedRequests::note_room(RequestId id, const StoreBacklog& backlog) {
+  QueuedRequest* const r = find(id);
+  if (r == nullptr || !r->lacks) return;
+  r->lacks->in_reach = room_.in_reach(tree_.spaces().tenant_of(r->space));
+  r->lacks->abandoned = backlog.kept_by_abandoned();
+  r->lacks->epoch = backlog.epoch();
+}
+
+// Room that would do may be in reach and still not be had: then something must change before it is worth a try.
+bool QueuedRequests::lacks_room(const QueuedRequest& r, const StoreBacklog& backlog,
+                                const std::function<bool()>& is_engine_busy) const {
+  if (!r.lacks || r.gave_up || !takes_turns(is_engine_busy)) return false;  // else it takes what fits
+  const HostSpace& abandoned = backlog.kept_by_abandoned();
+  if (r.lacks->epoch != backlog.epoch() || !(r.lacks->with_path + abandoned).fits_in(host_->total())) return false;
+  const HostSpace in_reach = room_.in_reach(tree_.spaces().tenant_of(r.space));
+  const bool is_as_before = in_reach == r.lacks->in_reach && abandoned == r.lacks->abandoned;
+  return is_as_before || !r.lacks->needed.fits_in(in_reach);
+}
+
+void QueuedRequests::look_at_what_came(std::uint64_t came, WorkBudget& budget) {
+  auto next = turns_.upper_bound(looked_at_);
+  std::uint64_t spent = 0;
+  std::size_t left = turns_.size();
+  for (; left > 0 && spent <= budget.piece() / 4; --left, ++next) {
+    if (next == turns_.end()) next = turns_.begin();
+    QueuedRequest* const r = requests_.find(next->second);
+    looked_at_ = *next;
+    if (r == nullptr || !r->lacks || r->lacks->came == came) continue;
+    spent += 1 + r->tokens.size() / 4096;
+    r->lacks->came = came;
+    if (tree_.match(r->space, r->tokens).any.at.pages > r->lacks->found) r->lacks.reset();
+  }
+  if (left > 0) budget.fall_short();
+  budget.spend(spent);
+}
+
 void QueuedRequests::note_trouble(std::span<const RequestId> ids, FetchTrouble trouble) {
   for (const RequestId id : ids) {
     if (QueuedRequest* const r = find(id)) r->trouble = std::max(r->trouble, trouble);

@@ -5,6 +5,8 @@
 // prefetch capacity in all, so that what waits does not keep others from fetching. What was evicted all the same it may
 // fetch again (may_ask_again()). Those that found no room take turns: with wait_complete one timer bounds the wait,
 // that of the request that began first; with timeout each has its own, and the wait counts like that for a fetch.
+// One for which the host has no room as yet (wait_complete, while requests run) waits in the same way, and asks storage
+// again when there may be some, and not before (RoomWait).
 //
 // Threads: the cache thread. Ranks: the times that are told here only set timers, on which the ranks agree.
 // Cost: O(1) or O(log requests); hold_what_is_there(): one match of the prompt.
@@ -13,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -28,6 +31,17 @@
 #include "tree/tree.h"
 
 namespace larder {
+
+// As it was when a fetch found no room that will come: what must change before the next one can fare better.
+struct RoomWait {
+  HostSpace needed;         // for what it fetches
+  HostSpace with_path;      // ... and for what that is added to
+  HostSpace in_reach;       // of its tenant: what is free, or could be made so
+  HostSpace abandoned;      // that detached storages are still given
+  std::uint32_t epoch = 0;  // of the storage, which may have been cleared, or be another by now
+  std::uint64_t found = 0;  // pages: the best restore point
+  std::uint64_t came = 0;   // pages, windows and states that ever came to the host, at the last look for a better one
+};
 
 struct QueuedRequest {
   RequestId id;
@@ -51,6 +65,7 @@ struct QueuedRequest {
   // What its last fetch did not get.
   HostSpace room_needed;
   bool was_refused = false;         // there was no capacity
+  std::optional<RoomWait> lacks;    // set: there was no room, and it waits for that
   std::uint32_t short_fetches = 0;  // of which less came, or stayed, than storage had promised
   std::uint32_t tries = 0;          // fetches since it lost something; bounded by QueuedRequests::kMaxTries
 
@@ -123,6 +138,16 @@ class QueuedRequests {
   // The timer is due: whose wait it ended. Null: nobody's.
   [[nodiscard]] QueuedRequest* end_turn_wait(const Op& timer);
 
+  // ---- room
+  // Of one that lacks room: what there is now. What must change is counted from here.
+  void note_room(RequestId id, const StoreBacklog& backlog);
+  // It waits for room, and there is nothing new: a fetch would find as little as the last one did.
+  [[nodiscard]] bool lacks_room(const QueuedRequest& r, const StoreBacklog& backlog,
+                                const std::function<bool()>& is_engine_busy) const;
+  // Once per poll: who waits for room may find more in the tree, now that `came` (RoomWait) is another number. Looks at
+  // some, and at the others in the next poll.
+  void look_at_what_came(std::uint64_t came, WorkBudget& budget);
+
  private:
   void drop_hold(QueuedRequest& r);
   void drop_limit(QueuedRequest& r);
@@ -141,6 +166,7 @@ class QueuedRequests {
   std::uint64_t blocks_ = 0;
   std::uint64_t next_turn_ = 1;
   std::set<std::pair<std::uint64_t, std::uint64_t>> turns_;  // (turn, id) of those that wait for their turn to fetch
+  std::pair<std::uint64_t, std::uint64_t> looked_at_{};      // of those, by the last look_at_what_came()
   OpId turn_timer_;                                          // for the first of them; 0: none
 };
 

@@ -31,7 +31,7 @@ Starts::Starts(const CacheConfig& config, const Parts& parts)
       chunk_pages_(parts.chunk_pages) {}
 
 Result<CachedTokens> Starts::start(Request& r) {
-  if (prefetcher_.is_waiting(r.id)) return overloaded("start: waiting for storage");
+  if (prefetcher_.waits_for(r.id) == Prefetcher::WaitsFor::kStorage) return overloaded("start: waiting for storage");
   if (r.phase != RequestPhase::kReady) return invalid_argument("start: the request has started already");
   LARDER_RETURN_IF_ERROR(check_places());
   LARDER_RETURN_IF_ERROR(check_admission());
@@ -209,8 +209,10 @@ Status Starts::attach(const Op& op, const Restore& restore, Slots& slots, Transf
   if (count > 0) {
     const std::span<const DeviceSlot> head = std::span<const DeviceSlot>(full).first(count);
     LARDER_RETURN_IF_ERROR(tree_.attach_device(op.id, restore.node, ComponentKind::kFull, restore.device_pages, head));
+    std::vector<SlotPair>& pairs = load.pairs[index_of(ComponentKind::kFull)];
+    pairs.reserve(count);
     for (std::uint64_t i = 0; i < count; ++i) {
-      load.pairs[index_of(ComponentKind::kFull)].push_back({head[i], restore.full[restore.device_pages + i].host, {}});
+      pairs.push_back({head[i], restore.full[restore.device_pages + i].host, {}});
     }
     full.erase(full.begin(), full.begin() + static_cast<std::ptrdiff_t>(count));
   }

@@ -103,6 +103,15 @@ void StoreBacklog::pump() {
   }
 }
 
+std::optional<TimePoint> StoreBacklog::next_retry() const {
+  std::optional<TimePoint> first;
+  for (const OpId id : queue_) {
+    const TimePoint due = ops_.find(id)->store->not_before;
+    first = std::min(first.value_or(due), due);
+  }
+  return first;
+}
+
 HostSpace StoreBacklog::space_of(NodeId node) const {
   const NodeView view = tree_.view(node);
   HostSpace space;

@@ -69,6 +69,8 @@ class StoreBacklog {
   void done(Op& op, const OutcomeBits& bits);
   [[nodiscard]] OpId rest_timer() const { return rest_timer_; }
   void rest_is_over();
+  // When the first write that waits for another try is due. nullopt: none does.
+  [[nodiscard]] std::optional<TimePoint> next_retry() const;
   // For a flush, and for the device: the tree lets go of what detached storages are still given, and the buffers remain
   // the writes' by their leases.
   void unlock_abandoned();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "door/connector_metrics.h"
 #include "key/field_hasher.h"
 #include "model/pool_list.h"
 
@@ -133,7 +134,9 @@ Result<std::unique_ptr<EngineConnector>> EngineConnector::open(const EngineConne
   parts.host = out->host_.get();
   parts.clock = &real_clock();
   parts.executor = out->threads_.get();
+  parts.metrics = &out->metrics_;
   parts.events = options.events;
+  parts.bell = out->bell_;
   const SpaceDescription& d = options.model;
   parts.scope = {.tp_rank = d.tp_rank,
                  .tp_size = d.tp_size,
@@ -191,6 +194,11 @@ std::string EngineConnector::stats_json() const {
                               {"host_blocks_free", host_->free_blocks()},
                               {"internal_errors", c.internal_errors}};
   return out.dump();
+}
+
+std::string EngineConnector::metrics_text() {
+  export_connector(metrics_, *connector_, *host_);
+  return text_beside_others(metrics_);
 }
 
 }  // namespace larder

@@ -19,11 +19,13 @@
 #include <string>
 #include <vector>
 
+#include "base/metrics.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "controller/connector.h"
 #include "door/page_space.h"
 #include "door/page_store.h"
+#include "door/real_event_bell.h"
 #include "model/model_spec.h"
 #include "pool/host_pools.h"
 
@@ -59,13 +61,18 @@ class EngineConnector {
   // Detaches and waits until nobody uses the host memory. kDeadlineExceeded: storage does; close() may be called again.
   // Afterwards there is only the destructor.
   [[nodiscard]] Status close(Nanos limit);
+  // EventBell::descriptor() of the bell that the connector rings.
+  [[nodiscard]] Result<int> descriptor() { return bell_->descriptor(); }
   [[nodiscard]] std::string stats_json() const;
+  [[nodiscard]] std::string metrics_text();  // Prometheus; of a store beside it: PageStore::metrics_text()
 
  private:
   EngineConnector() = default;
   [[nodiscard]] bool is_host_in_use() const;
 
   EngineModel model_;
+  MetricsRegistry metrics_;
+  const std::shared_ptr<EventBell> bell_ = std::make_shared<EventBell>();
   std::unique_ptr<HostPools> host_;
   std::unique_ptr<ThreadPoolExecutor> threads_;
   std::unique_ptr<Connector> connector_;  // before the threads end: its copies run on them

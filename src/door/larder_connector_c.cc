@@ -27,6 +27,8 @@ using larder::c::read_struct;
 using larder::c::wrong;
 
 constexpr larder::Nanos kCloseWait = std::chrono::seconds(5), kLongestPrefetch = std::chrono::hours(24);
+// Between two polls, of who does not wait in them: was_cleared() has to be asked.
+constexpr larder::Nanos kLongestAway = std::chrono::seconds(1);
 
 // Of no lookup and no transfer: who goes on after a call that failed does not go on with those of another prompt.
 constexpr std::uint64_t kNoNumber = 0;
@@ -280,6 +282,13 @@ larder_code larder_connector_close(larder_connector* connector, double timeout_s
   });
 }
 
+size_t larder_connector_memory(const larder_connector* connector, larder_segment* memory, size_t capacity) {
+  if (connector == nullptr) return 0;
+  const larder::Segment all = connector->engine->host().memory();
+  if (memory != nullptr && capacity > 0) *memory = {all.data, all.size};
+  return 1;
+}
+
 larder_code larder_connector_attach(larder_connector* connector, larder_store* store, larder_error* error) {
   if (connector == nullptr || store == nullptr) return wrong("connector or store is null", error);
   return guarded(error, [&]() -> Status {
@@ -314,6 +323,26 @@ int32_t larder_connector_poll(larder_connector* connector, double timeout_second
 
 void larder_connector_wake(larder_connector* connector) {
   if (connector != nullptr) connector->engine->connector().wake();
+}
+
+larder_code larder_connector_fd(larder_connector* connector, int32_t* fd, larder_error* error) {
+  if (connector == nullptr || fd == nullptr) return wrong("connector or fd is null", error);
+  *fd = -1;
+  return guarded(error, [&]() -> Status {
+    LARDER_ASSIGN_OR_RETURN(*fd, connector->engine->descriptor());
+    return Status::ok();
+  });
+}
+
+double larder_connector_next_poll(larder_connector* connector) {
+  larder::Nanos left = kLongestAway;
+  if (connector != nullptr) {
+    (void)guarded(nullptr, [&] {
+      left = std::min(left, connector->engine->connector().until_due().value_or(left));
+      return Status::ok();
+    });
+  }
+  return std::chrono::duration<double>(left).count();
 }
 
 size_t larder_connector_events(larder_connector* connector, larder_event* events, size_t capacity) {
@@ -352,6 +381,16 @@ size_t larder_connector_stats(const larder_connector* connector, char* text, siz
   if (connector == nullptr) return length;
   (void)guarded(nullptr, [&] {
     length = larder::c::copy_text(connector->engine->stats_json(), text, size);
+    return Status::ok();
+  });
+  return length;
+}
+
+size_t larder_connector_metrics(const larder_connector* connector, char* text, size_t size) {
+  std::size_t length = 0;
+  if (connector == nullptr) return length;
+  (void)guarded(nullptr, [&] {
+    length = larder::c::copy_text(connector->engine->metrics_text(), text, size);
     return Status::ok();
   });
   return length;

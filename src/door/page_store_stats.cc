@@ -100,6 +100,17 @@ std::string PageStore::metrics_text() const {
   add_family(out, "larder_door_store_pages", "Pages in the store", "", {{"", store.pages}}, "gauge");
   add_family(out, "larder_door_store_bytes", "Bytes of the store on its disks, and its limit (0: none)", "what",
              {{"used", store.physical_bytes}, {"limit", store.capacity_bytes}}, "gauge");
+  add_family(out, "larder_door_store_segments", "Files that the store's pages are in", "", {{"", store.segments}},
+             "gauge");
+  add_family(out, "larder_door_store_suspended_volumes", "Directories that take no writes after errors", "",
+             {{"", store.suspended_volumes}}, "gauge");
+  add_family(out, "larder_door_store_evicted_pages_total", "Pages that the store evicted for room", "",
+             {{"", store.evicted}});
+  add_family(out, "larder_door_store_written_bytes_total", "Bytes written to the disks, all overheads counted", "",
+             {{"", store.written_bytes}});
+  add_family(out, "larder_door_store_errors_total",
+             "Pages that the store failed to read, groups that it failed to write", "op",
+             {{"read", store.read_errors}, {"write", store.write_errors}});
   return out;
 }
 

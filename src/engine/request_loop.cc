@@ -93,32 +93,59 @@ Nanos RequestLoop::wait_hint() const {
 }
 
 void RequestLoop::begin_waiting() {
-  std::size_t begun_to_fetch = 0, begun_without = 0;  // too short to ask storage, so they hold up nobody
+  std::size_t begun_to_fetch = 0, begun_without = 0;
   unbegun_ = nullptr;
-  std::vector<Scheduler::Ticket> failed;
+  ++turns_;
+  std::vector<Sequence*> begins, others;
   for (const std::unique_ptr<Sequence>& s : line_.sequences()) {
-    std::size_t& begun = s->tokens.size() < limits_.prefetch_threshold ? begun_without : begun_to_fetch;
-    if (std::min(begun_to_fetch, begun_without) >= kMaxBegunWaiting) break;
-    if (begun >= kMaxBegunWaiting) continue;
-    if (!s->id) {
-      const Status status = begin(*s);
-      if (status.code() == StatusCode::kOverloaded) {  // later: what is in use now comes free when others end
-        if (unbegun_ == nullptr) {
-          unbegun_ = s.get();
-          unbegun_refusal_ = status;
-        }
-      } else if (!status.is_ok()) {
-        end(*s, FinishReason::kAbort, status, false);
-        failed.push_back(s->ticket);
-        continue;
-      }
+    const bool needs_none = s->needs_no_storage || s->tokens.size() < limits_.prefetch_threshold;
+    std::size_t& begun = needs_none ? begun_without : begun_to_fetch;
+    if (s->id) {
+      ++begun;
+    } else if (begun < kMaxBegunWaiting) {
+      ++begun;
+      begins.push_back(s.get());
+    } else if (!needs_none) {
+      others.push_back(s.get());
     }
-    ++begun;
   }
-  for (const Scheduler::Ticket ticket : failed) (void)line_.take(ticket);
+  for (Sequence* const s : begins) begin_or_end(*s);
+  // It is for those that can start: the others will need what is there by then.
+  if (may_start_some() && begun_without < kMaxBegunWaiting) {
+    begin_what_needs_no_storage(std::move(others), kMaxBegunWaiting - begun_without);
+  }
 }
 
-Status RequestLoop::begin(Sequence& sequence) {
+void RequestLoop::begin_what_needs_no_storage(std::vector<Sequence*> others, std::size_t places) {
+  std::ranges::stable_sort(others, {}, &Sequence::looked_at);
+  std::uint64_t tokens = 0;
+  for (Sequence* const s : others) {
+    if (places == 0 || tokens >= kTokensLookedAt) return;
+    tokens += s->prompt;
+    s->looked_at = turns_;
+    if (parts_.cache->would_fetch(begin_request(*s))) continue;
+    --places;
+    s->needs_no_storage = true;
+    begin_or_end(*s);
+  }
+}
+
+void RequestLoop::begin_or_end(Sequence& sequence) {
+  const Status status = begin(sequence);
+  if (status.is_ok()) return;
+  if (status.code() == StatusCode::kOverloaded) {  // later: what is in use now comes free when others end
+    sequence.needs_no_storage = false;
+    if (unbegun_ == nullptr) {
+      unbegun_ = &sequence;
+      unbegun_refusal_ = status;
+    }
+    return;
+  }
+  end(sequence, FinishReason::kAbort, status, false);
+  (void)line_.take(sequence.ticket);
+}
+
+BeginRequest RequestLoop::begin_request(const Sequence& sequence) {
   BeginRequest request;
   request.tokens = std::span<const TokenId>(sequence.tokens).first(sequence.prompt);
   request.max_new_tokens = sequence.request.max_new_tokens;
@@ -126,13 +153,17 @@ Status RequestLoop::begin(Sequence& sequence) {
   request.salt = sequence.request.salt;
   request.priority = sequence.request.priority;
   request.will_return = sequence.request.will_return;
-  LARDER_ASSIGN_OR_RETURN(sequence.id, parts_.cache->begin(request));
+  return request;
+}
+
+Status RequestLoop::begin(Sequence& sequence) {
+  LARDER_ASSIGN_OR_RETURN(sequence.id, parts_.cache->begin(begin_request(sequence)));
   return Status::ok();
 }
 
 bool RequestLoop::admit() {
   waits_for_storage_ = false;
-  if (is_starved_ || running_.size() >= limits_.running || line_.size() == 0) {
+  if (!may_start_some() || line_.size() == 0) {
     last_admission_ = {};
     return false;
   }
@@ -248,6 +279,7 @@ bool RequestLoop::retract(Sequence& s) {
   s.restarts = 0;  // as the cache does
   s.computed = 0;
   s.overtaken = WaitingLine::kMaxOvertakes;
+  s.needs_no_storage = false;
   back_.push_back(&s);
   return true;
 }

@@ -7,7 +7,13 @@
 // something, or something is in flight that will (a copy, a storage operation, a deadline). If neither is so for
 // kStalledTurns turns, one request is failed with kOverloaded: rather an error than a hang. A request that the cache
 // has no place for (begin) waits, too, and holds up nobody. Cost of a turn beside its step: a look at each request that
-// waits, kMaxBegunWaiting begins of each kind and WaitingLine::kLookAhead tries to start.
+// waits, kMaxBegunWaiting begins of each kind, WaitingLine::kLookAhead tries to start, and matches of kTokensLookedAt.
+//
+// Who needs nothing from storage, because its prompt is short or is there already, does not wait behind those that
+// fetch, however many they are: it is begun beside them, and starts if there is room. That starves none of these: each
+// has its place in the line from its arrival on, is tried before all behind it as soon as it has waited for storage as
+// long as its policy says, and is then passed over WaitingLine::kMaxOvertakes times at most. And as each of those that
+// fetch starts in the end, each behind them is begun in the end.
 //
 // Retraction: requests start with room for their prompts and a little output, so the device may fill while they run.
 // Then one that needs a page takes it from one that matters less: of a lower priority, or else submitted later. That
@@ -49,8 +55,11 @@ struct LoopLimits {
 class RequestLoop {
  public:
   // Begun in the cache while they wait, so that their prefetch runs: enough to keep storage busy, few enough that what
-  // is fetched is still there when their turn comes. As many again that are too short to fetch anything.
+  // is fetched is still there when their turn comes. As many again that need nothing from storage.
   static constexpr std::size_t kMaxBegunWaiting = 64;
+  // Of prompts beyond these, in a turn: whether they need storage. Those that were looked at least lately come first,
+  // so new ones do; and one in any case.
+  static constexpr std::uint64_t kTokensLookedAt = 65'536;
   static constexpr std::uint32_t kMaxRestarts = 3;
   static constexpr std::uint32_t kStalledTurns = 3;
   static constexpr std::uint32_t kMaxStallRetracts = 3;  // of one request, before it fails
@@ -98,7 +107,13 @@ class RequestLoop {
 
   void leave(Scheduler::Ticket ticket, FinishReason reason, const Status& status);
   void begin_waiting();
+  // Of `others`, which are not begun: those that need nothing from storage, `places` at most.
+  void begin_what_needs_no_storage(std::vector<Sequence*> others, std::size_t places);
+  // It may be over, and gone, after this.
+  void begin_or_end(Sequence& sequence);
   [[nodiscard]] Status begin(Sequence& sequence);
+  [[nodiscard]] static BeginRequest begin_request(const Sequence& sequence);
+  [[nodiscard]] bool may_start_some() const { return !is_starved_ && running_.size() < limits_.running; }
   bool admit();
   [[nodiscard]] StartAnswer try_start(Sequence& sequence);
   [[nodiscard]] std::vector<Share> plan_step();
@@ -138,6 +153,7 @@ class RequestLoop {
   Sequence* unbegun_ = nullptr;                     // the first that the cache refused to begin, of this turn
   Status unbegun_refusal_;                          // ... and why
   std::uint64_t next_start_ = 1;
+  std::uint64_t turns_ = 0;
   std::uint32_t stalled_turns_ = 0;
   Status last_refusal_;  // why the head could not start
   Totals totals_;

@@ -35,6 +35,8 @@ struct Sequence {
   std::uint64_t computed = 0;  // tokens that the engine has processed or the cache restored
 
   std::optional<RequestId> id;       // set once begun in the cache
+  bool needs_no_storage = false;     // a long prompt: when it was begun, all that storage could bring was there
+  std::uint64_t looked_at = 0;       // turn in which the cache was asked for that last; 0: never
   CachedTokens cached;               // of the (last) start
   std::uint32_t overtaken = 0;       // requests behind it that started while it had no room
   std::uint32_t restarts = 0;        // load-backs that failed since it was retracted last

@@ -200,7 +200,11 @@ std::vector<StagedCopies::Chunk> StagedCopies::cut(const TransferRequest& reques
     chunks.back().end = whole_.layers.end;
     return chunks;
   }
-  for (const Cut& step : steps_of(request)->cuts) {
+  const std::vector<Cut>& steps = steps_of(request)->cuts;
+  chunks.reserve(steps.size() * static_cast<std::size_t>(
+                                    std::count_if(request.pairs.begin(), request.pairs.end(),
+                                                  [](const std::vector<SlotPair>& pairs) { return !pairs.empty(); })));
+  for (const Cut& step : steps) {
     append_chunks(request, step, chunks);
     if (!chunks.empty()) chunks.back().end = step.layers.end;
   }

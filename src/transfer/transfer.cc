@@ -220,7 +220,7 @@ void StreamTransferEngine::drop_leases(Transfer& transfer) {
 // takes steps, steps share the bytes evenly.
 std::vector<LayerRange> StreamTransferEngine::plan_steps(const TransferRequest& request) const {
   const std::uint32_t layers = pools_.model().layer_count();
-  std::size_t enough = device_.step_bytes();
+  std::size_t enough = device_.step_bytes(), most_steps = 1;
   if (request.is_layerwise()) {
     std::size_t total = 0;
     for (std::size_t c = 0; c < kComponentCount; ++c) {
@@ -229,8 +229,10 @@ std::vector<LayerRange> StreamTransferEngine::plan_steps(const TransferRequest& 
     const std::size_t most = device_.most_gated_steps();
     enough = std::max<std::size_t>(device_.gated_step_bytes(), 1);
     if (layers > most) enough = std::max(enough, (total + most - 1) / most);
+    most_steps = std::min<std::size_t>(layers, most);
   }
   std::vector<LayerRange> steps;
+  steps.reserve(most_steps);
   LayerRange range;
   std::size_t bytes = 0;
   for (std::uint32_t layer = 0; layer < layers; ++layer) {

@@ -118,11 +118,7 @@ TEST(ConnectorEvents, APollDoesNotWaitForASaveOfWhatTheHostHas) {
   (void)rig.save_all(tokens, 6);
   EngineMemory memory(rig.model, rig.options.layout, "");
   memory.compute(tokens, {0, 6, 6, {}});
-  SaveRequest request;
-  request.tokens = tokens;
-  request.to = 6;
-  request.places = memory.places();
-  const TransferId save = rig.connector->save(request).value();
+  const TransferId save = rig.connector->save({.tokens = tokens, .to = 6, .places = memory.places()}).value();
   EXPECT_TRUE(rig.connector->poll(kPollLimit));
   EXPECT_EQ(events_of(*rig.connector), Events{event(save)});
   EXPECT_FALSE(rig.connector->poll(Nanos{0}));

@@ -123,11 +123,7 @@ void load_and_leave(std::uint64_t seed) {
   ASSERT_EQ(last_of(found), 6u);
   EngineMemory memory(rig.model, rig.options.layout);
   memory.reserve(rig.needs_of(found.points.back()));
-  LoadRequest load;
-  load.lookup = id;
-  load.pages = 6;
-  load.places = memory.places();
-  const TransferId transfer = rig.connector->load(load).value();
+  const TransferId transfer = rig.connector->load({.lookup = id, .pages = 6, .places = memory.places()}).value();
   rig.connector->release(id);
   (void)rig.connector->flush();
   // Other prompts are given what slots there are, before the copy runs.
@@ -137,13 +133,8 @@ void load_and_leave(std::uint64_t seed) {
     others.push_back(std::make_unique<EngineMemory>(rig.model, rig.options.layout));
     const std::vector<std::uint64_t> states = {6};
     others.back()->compute(other, {0, 3, 6, states});
-    SaveRequest save;
-    save.tokens = other;
-    save.to = 6;
-    save.window_pages = 3;
-    save.states = states;
-    save.places = others.back()->places();
-    (void)rig.connector->save(save);
+    (void)rig.connector->save(
+        {.tokens = other, .to = 6, .window_pages = 3, .states = states, .places = others.back()->places()});
   }
   rig.settle();
   ASSERT_TRUE(rig.connector->load_result(transfer)->status.is_ok());
@@ -198,13 +189,8 @@ TEST(ConnectorPressure, LeasesAndSavesKeepTheirShares) {
   EngineMemory memory(rig.model, rig.options.layout), other(rig.model, rig.options.layout);
   memory.compute(one, {0, 6, 6, {}});
   other.compute(two, {0, 6, 6, {}});
-  SaveRequest save;
-  save.to = 6;
-  save.tokens = one;
-  save.places = memory.places();
-  ASSERT_TRUE(rig.connector->save(save).is_ok());
-  save.tokens = two;
-  save.places = other.places();
+  ASSERT_TRUE(rig.connector->save({.tokens = one, .to = 6, .places = memory.places()}).is_ok());
+  const SaveRequest save{.tokens = two, .to = 6, .places = other.places()};
   EXPECT_EQ(rig.connector->save(save).status().code(), StatusCode::kOverloaded);
   rig.settle();
   EXPECT_TRUE(rig.connector->save(save).is_ok());
@@ -229,10 +215,7 @@ TEST(ConnectorPressure, TablesAreBounded) {
   std::vector<TransferId> kept;
   EngineMemory memory(rig.model, rig.options.layout);
   memory.compute(tokens, {0, 3, 3, {}});
-  SaveRequest save;
-  save.tokens = tokens;
-  save.to = 3;
-  save.places = memory.places();
+  const SaveRequest save{.tokens = tokens, .to = 3, .places = memory.places()};
   for (int i = 0; i < 2; ++i) kept.push_back(rig.connector->save(save).value());
   EXPECT_EQ(rig.connector->save(save).status().code(), StatusCode::kOverloaded) << "results not taken";
   EXPECT_TRUE(rig.connector->save_result(kept[0]).is_ok()) << "all of it was there: no poll is needed";
@@ -391,11 +374,8 @@ TEST(ConnectorThreads, ManyCopiesAtOnce) {
       const Tokens& tokens = prompts[(static_cast<std::size_t>(round) * 5 + i * 7) % prompts.size()];
       auto memory = std::make_unique<EngineMemory>(rig.model, rig.options.layout);
       memory->compute(tokens, {0, 0, 8, states});
-      SaveRequest save;
-      save.tokens = tokens;
-      save.to = save.window_pages = 8;
-      save.states = states;
-      save.places = memory->places();
+      const SaveRequest save{
+          .tokens = tokens, .to = 8, .window_pages = 8, .states = states, .places = memory->places()};
       if (const Result<TransferId> id = rig.connector->save(save); id.is_ok())
         saves.emplace_back(std::move(memory), *id);
       const Tokens& other = prompts[(static_cast<std::size_t>(round) * 3 + i) % prompts.size()];
@@ -404,10 +384,7 @@ TEST(ConnectorThreads, ManyCopiesAtOnce) {
       if (found.is_ok() && !found->points.empty()) {
         auto into = std::make_unique<EngineMemory>(rig.model, rig.options.layout);
         into->reserve(rig.needs_of(found->points.back()));
-        LoadRequest load;
-        load.lookup = lookup;
-        load.pages = found->points.back().pages;
-        load.places = into->places();
+        const LoadRequest load{.lookup = lookup, .pages = found->points.back().pages, .places = into->places()};
         loading.emplace_back(std::move(into), rig.connector->load(load).value());
         loaded.push_back(&other);
       }
@@ -432,11 +409,7 @@ TEST(ConnectorEnd, CopiesThatWaitTouchNothing) {
   const LookupResult found = rig.look_up(tokens, id);
   auto memory = std::make_unique<EngineMemory>(rig.model, rig.options.layout);
   memory->reserve(rig.needs_of(found.points.back()));
-  LoadRequest load;
-  load.lookup = id;
-  load.pages = 4;
-  load.places = memory->places();
-  ASSERT_TRUE(rig.connector->load(load).is_ok());
+  ASSERT_TRUE(rig.connector->load({.lookup = id, .pages = 4, .places = memory->places()}).is_ok());
   rig.connector.reset();
   memory.reset();
   EXPECT_EQ(rig.copies->run_all(), 1u);
@@ -449,11 +422,7 @@ TEST(ConnectorEnd, AnExecutorThatIsFullFailsTheTransfer) {
   const Tokens tokens = rig.prompt(1, 2);
   EngineMemory memory(rig.model, rig.options.layout);
   memory.compute(tokens, {0, 2, 2, {}});
-  SaveRequest save;
-  save.tokens = tokens;
-  save.to = 2;
-  save.places = memory.places();
-  const TransferId id = rig.connector->save(save).value();
+  const TransferId id = rig.connector->save({.tokens = tokens, .to = 2, .places = memory.places()}).value();
   rig.settle();
   const SaveResult result = rig.connector->save_result(id).value();
   EXPECT_EQ(result.stop, SaveStop::kCopyFailed);

@@ -6,40 +6,26 @@
 #include <utility>
 
 #include "tests/connector/connector_rig.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder::connector_test {
 namespace {
 
-class RefusesReads final : public StorageBackend {
+class RefusesReads final : public support::PassingBackend {
  public:
-  explicit RefusesReads(StorageBackend& inner) : inner_(inner) {}
+  using PassingBackend::PassingBackend;
 
   Status refusal;         // of reads; ok: they are passed on
   bool answers = false;   // the read is taken, and every page of it fails so
   std::size_t reads = 0;  // that were asked for
 
-  [[nodiscard]] const BackendInfo& info() const override { return inner_.info(); }
-  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    return inner_.submit_exists(std::move(request), std::move(done));
-  }
   [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
     ++reads;
-    if (refusal.is_ok()) return inner_.submit_read(std::move(request), std::move(done));
+    if (refusal.is_ok()) return inner_->submit_read(std::move(request), std::move(done));
     if (!answers) return refusal;
     done(ReadResult{std::vector<Status>(request.items.size(), refusal)});
     return Status::ok();
   }
-  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    return inner_.submit_write(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    return inner_.submit_clear(std::move(scope), std::move(done));
-  }
-  [[nodiscard]] BackendStats stats() const override { return inner_.stats(); }
-  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_.close(limit); }
-
- private:
-  StorageBackend& inner_;
 };
 
 // What a lookup of `tokens` is told by a connector whose host is empty.

@@ -88,15 +88,13 @@ SaveResult Rig::save(const Tokens& tokens, std::uint64_t from, std::uint64_t to,
                      const std::vector<std::uint64_t>& states, const std::string& tenant) {
   EngineMemory memory(model, options.layout, tenant);
   memory.compute(tokens, {from, to - window_pages, to, states});
-  SaveRequest request;
-  request.tokens = tokens;
-  request.salt = tenant;
-  request.from = from;
-  request.to = to;
-  request.window_pages = window_pages;
-  request.states = states;
-  request.places = memory.places();
-  const Result<TransferId> id = connector->save(request);
+  const Result<TransferId> id = connector->save({.tokens = tokens,
+                                                 .salt = tenant,
+                                                 .from = from,
+                                                 .to = to,
+                                                 .window_pages = window_pages,
+                                                 .states = states,
+                                                 .places = memory.places()});
   EXPECT_TRUE(id.is_ok()) << id.status().to_string();
   if (!id.is_ok()) return {};
   settle();
@@ -110,11 +108,7 @@ SaveResult Rig::save_all(const Tokens& tokens, std::uint64_t to, const std::stri
 }
 
 LookupResult Rig::look_up(const Tokens& tokens, LookupId& id, EngineHas has, const std::string& tenant) {
-  LookupRequest request;
-  request.tokens = tokens;
-  request.salt = tenant;
-  request.has = has;
-  const Result<LookupId> opened = connector->lookup(request);
+  const Result<LookupId> opened = connector->lookup({.tokens = tokens, .has = has, .salt = tenant});
   EXPECT_TRUE(opened.is_ok()) << opened.status().to_string();
   if (!opened.is_ok()) return {};
   id = *opened;
@@ -144,11 +138,7 @@ PageNeeds Rig::needs_of(const LoadPoint& point) const {
 std::string Rig::load(LookupId id, const LoadPoint& point, const Tokens& tokens, const std::string& tenant) {
   EngineMemory memory(model, options.layout, tenant);
   memory.reserve(needs_of(point));
-  LoadRequest request;
-  request.lookup = id;
-  request.pages = point.pages;
-  request.places = memory.places();
-  const Result<TransferId> transfer = connector->load(request);
+  const Result<TransferId> transfer = connector->load({.lookup = id, .pages = point.pages, .places = memory.places()});
   if (!transfer.is_ok()) return transfer.status().to_string();
   settle();
   const Result<LoadResult> result = connector->load_result(*transfer);

@@ -39,7 +39,7 @@ def install(build, work):
 
 
 def run_programs(folder, work, environment=None):
-    """c_store and c_connector, twice: the second time everything is there from the start."""
+    """c_store, c_connector and c_event_loop, twice: the second time everything is there from the start."""
     store = work / "store"
     shutil.rmtree(store, ignore_errors=True)
     for first in (0, 4):
@@ -53,6 +53,11 @@ def run_programs(folder, work, environment=None):
         need(f"turn 1 of conversation 0: {first:2} of  8 pages reused" in text, "c_connector said:\n" + text)
         need("turn 2 of conversation 0: " in text and "turn 3 of conversation 2: " in text,
              "c_connector said:\n" + text)
+    shutil.rmtree(store)
+    for first in (0, 16):
+        text = run(folder / "c_event_loop", store, env=environment)
+        need(f"round 1, request 0: {first:2} of 16 pages reused" in text, "c_event_loop said:\n" + text)
+        need(text.count("request 3: ") == 2, "c_event_loop said:\n" + text)
 
 
 def check_find_package(prefix, source, work):
@@ -82,12 +87,12 @@ def check_pkg_config(prefix, source, work):
     flags = run("pkg-config", "--cflags", "--libs", "larder", env=environment).split()
     folder = work / "pkg_config"
     folder.mkdir()
-    for program in ("c_store", "c_connector"):
+    for program in ("c_store", "c_connector", "c_event_loop"):
         run("cc", "-std=c11", "-pedantic", "-Wall", "-Werror", source / f"examples/{program}.c", *flags, "-o",
             folder / program)
     library = run("pkg-config", "--variable=libdir", "larder", env=environment).strip()
     run_programs(folder, work, dict(os.environ, LD_LIBRARY_PATH=library))
-    print("ok   pkg-config: c_store.c, c_connector.c")
+    print("ok   pkg-config: c_store.c, c_connector.c, c_event_loop.c")
 
 
 def check_parent(source, work):
