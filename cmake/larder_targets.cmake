@@ -463,11 +463,12 @@ function(larder_add_fuzz)
   target_link_libraries(larder_fuzz_replay PRIVATE larder_flags ${libraries})
   larder_set_test_options(larder_fuzz_replay)
   target_precompile_headers(larder_fuzz_replay REUSE_FROM larder_test_headers)
-  add_executable(larder_fuzz_corpus EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/make_corpus.cc)
-  target_link_libraries(larder_fuzz_corpus PRIVATE larder_flags ${libraries})
+  # A format or a target that changes takes its seeds with it.
+  add_test(NAME fuzz_seeds_are_current COMMAND larder_fuzz_replay --check-seeds ${PROJECT_SOURCE_DIR}/fuzz/corpus)
   # The replay sees a failure, and keeps what failed.
   add_test(NAME fuzz_replay_sees_failures COMMAND larder_fuzz_replay broken --mutations 1000
            WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  set_tests_properties(fuzz_seeds_are_current PROPERTIES LABELS fast TIMEOUT 120)
   set_tests_properties(fuzz_replay_sees_failures PROPERTIES LABELS fast TIMEOUT 120
     PASS_REGULAR_EXPRESSION "failed at mutation [0-9]+ of seed 1 .*the input is in broken.crash")
 endfunction()

@@ -163,7 +163,9 @@ class Pair {
   void confirm(FuzzInput& input) {
     ConfirmRequest request;
     request.session = session(input);
-    request.durable = input.flag();
+    const std::uint64_t flags = input.below(4);
+    request.durable = (flags & 1) != 0;
+    request.released_rest = (flags & 2) != 0;
     request.groups.resize(input.below(3));
     for (auto& group : request.groups) {
       for (std::uint64_t left = input.below(4); left > 0; --left) group.push_back(item(input));

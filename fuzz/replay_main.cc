@@ -3,6 +3,8 @@
 //
 //   larder_fuzz_replay TARGET [--mutations N] [--seed S] [FILE or FOLDER]...
 //   larder_fuzz_replay --list
+//   larder_fuzz_replay --write-seeds FOLDER    makes the seeds of fuzz/corpus (fuzz/replay_seeds.h)
+//   larder_fuzz_replay --check-seeds FOLDER    1, and a line each: seeds that are not as they would be made
 //
 // The inputs run in a child process, and the one at work lies in memory that the parent shares: however the child dies
 // (a failed check, a sanitizer, a signal, an input that takes longer than a minute), the parent says which input it was
@@ -25,6 +27,7 @@
 #include "base/file_system.h"
 #include "fuzz/fuzz_input.h"
 #include "fuzz/replay_mutator.h"
+#include "fuzz/replay_seeds.h"
 
 using FuzzTarget = int (*)(const std::uint8_t*, std::size_t);
 // One line LARDER_FUZZ_TARGET(name) for each fuzz/<name>_fuzz.cc; cmake writes it.
@@ -71,7 +74,9 @@ struct Arguments {
 int usage() {
   std::fprintf(stderr,
                "usage: larder_fuzz_replay TARGET [--mutations N] [--seed S] [FILE or FOLDER]...\n"
-               "       larder_fuzz_replay --list\n");
+               "       larder_fuzz_replay --list\n"
+               "       larder_fuzz_replay --write-seeds FOLDER\n"
+               "       larder_fuzz_replay --check-seeds FOLDER\n");
   return 2;
 }
 
@@ -166,14 +171,16 @@ void report_failure(const Arguments& arguments, const AtWork& at_work, int state
   }
 }
 
+int fail(const Status& status) {
+  std::fprintf(stderr, "%s\n", status.to_string().c_str());
+  return 2;
+}
+
 int run(const Arguments& arguments) {
   std::vector<CorpusFile> corpus;
   for (const std::string& path : arguments.paths) {
     const Status status = read_path(path, corpus);
-    if (!status.is_ok()) {
-      std::fprintf(stderr, "%s\n", status.to_string().c_str());
-      return 2;
-    }
+    if (!status.is_ok()) return fail(status);
   }
   void* const shared = ::mmap(nullptr, sizeof(AtWork), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) {
@@ -197,6 +204,19 @@ int run(const Arguments& arguments) {
   return at_work.inputs == 0 ? 2 : 0;  // a test that ran nothing must not pass
 }
 
+int make_seeds(const std::string& folder) {
+  const Status status = write_seeds(folder);
+  return status.is_ok() ? 0 : fail(status);
+}
+
+int check_seeds(const std::string& folder) {
+  const Result<std::vector<std::string>> strange = strange_seeds(folder);
+  if (!strange.is_ok()) return fail(strange.status());
+  for (const std::string& line : *strange) std::fprintf(stderr, "%s\n", line.c_str());
+  if (!strange->empty()) std::fprintf(stderr, "write them anew: larder_fuzz_replay --write-seeds %s\n", folder.c_str());
+  return strange->empty() ? 0 : 1;
+}
+
 }  // namespace
 }  // namespace larder::fuzz
 
@@ -205,6 +225,8 @@ int main(int argc, char** argv) {
     for (const auto& [name, target] : larder::fuzz::targets()) std::printf("%s\n", std::string(name).c_str());
     return 0;
   }
+  if (argc == 3 && std::string_view(argv[1]) == "--write-seeds") return larder::fuzz::make_seeds(argv[2]);
+  if (argc == 3 && std::string_view(argv[1]) == "--check-seeds") return larder::fuzz::check_seeds(argv[2]);
   larder::fuzz::Arguments arguments;
   return larder::fuzz::parse(argc, argv, arguments) ? larder::fuzz::run(arguments) : larder::fuzz::usage();
 }

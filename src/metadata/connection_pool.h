@@ -53,18 +53,11 @@ class ConnectionPool {
       (void)returned_.wait_for(mutex_, left);
     }
     ++lent_;
-    std::unique_ptr<Connection> connection;
-    if (!idle_.empty()) {
-      connection = std::move(idle_.back());
-      idle_.pop_back();
-    }
-    return Loan(*this, std::move(connection));
+    return Loan(*this, pop_idle());
   }
-  // Closes the connections that nobody has.
+  // Closes the connections that nobody has. Needs no memory.
   void drop_idle() LARDER_EXCLUDES(mutex_) {
-    std::vector<std::unique_ptr<Connection>> dropped;  // closed after the lock
-    LockGuard guard(mutex_);
-    dropped.swap(idle_);
+    for (std::unique_ptr<Connection> dropped = take_idle(); dropped != nullptr;) dropped = take_idle();
   }
 
  private:
@@ -73,6 +66,18 @@ class ConnectionPool {
     --lent_;
     if (connection != nullptr) idle_.push_back(std::move(connection));
     returned_.notify_one();
+  }
+
+  // Null: none is idle.
+  [[nodiscard]] std::unique_ptr<Connection> pop_idle() LARDER_REQUIRES(mutex_) {
+    if (idle_.empty()) return nullptr;
+    std::unique_ptr<Connection> connection = std::move(idle_.back());
+    idle_.pop_back();
+    return connection;
+  }
+  [[nodiscard]] std::unique_ptr<Connection> take_idle() LARDER_EXCLUDES(mutex_) {
+    LockGuard guard(mutex_);
+    return pop_idle();
   }
 
   const std::size_t limit_;

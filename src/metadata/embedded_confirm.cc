@@ -3,8 +3,9 @@
 //
 //   1  each namespace, under its lock: mark what can be confirmed. A marked page neither expires nor goes to others.
 //   2  one batch into the journal's queue for all groups that are whole.
-//   3  under the locks of all: publish the items of those, and give up those of the others. find() holds all of its
-//      locks, too, so that it sees no half of a group. Then each namespace, under its lock: release.
+//   3  under the locks of all: publish the items of those, and give up those of the others; count that, so that
+//      find(), which takes one lock after the other, knows that it may have seen half of a group. Then each namespace,
+//      under its lock: release.
 // Nothing waits between these, so pages are marked for microseconds. Each lock is let go after kKeysPerLock items. If
 // memory runs out in the first, every group is refused: a mark that stays would keep its page for ever. The others need
 // none. Then the call waits for the journal.
@@ -63,6 +64,7 @@ void EmbeddedMetadata::mark(const ConfirmRequest& request, ConfirmWork& work) {
 void EmbeddedMetadata::publish_part(const ConfirmRequest& request, const ConfirmWork& work, std::size_t from,
                                     std::size_t to) {
   LockAll guard(work.mutexes);
+  for (Space* const space : work.spaces) space->publications.fetch_add(1, std::memory_order_relaxed);
   for (const ConfirmWork::Item& item : std::span(work.items).subspan(from, to - from)) {
     if (item.marked != Marked::kMarked) continue;
     metadata::PageTable& table = work.spaces[item.space]->table;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +31,8 @@ struct EmbeddedMetadata::Space {
   const MetadataNamespace name;
   const std::uint64_t pages;
   metadata::Ticket defined = 0;  // constant once it is in the registry
+
+  std::atomic<std::uint64_t> publications{0};  // changed under `mutex` and those of all namespaces of the groups
 
   RankedMutex mutex{LockRank::kMetadata};
   metadata::PageTable table LARDER_GUARDED_BY(mutex);

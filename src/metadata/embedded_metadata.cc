@@ -163,19 +163,67 @@ std::vector<RankedMutex*> EmbeddedMetadata::mutexes_of(std::span<Space* const> s
   return mutexes;
 }
 
-// One find(): a row per entry of what is wanted.
 struct EmbeddedMetadata::FindWork {
-  std::vector<Space*> spaces;
-  std::vector<RankedMutex*> mutexes;
-  std::vector<std::vector<HashedKey>> keys;
+  std::vector<Space*> spaces;   // of each entry of what is wanted
+  std::vector<HashedKey> keys;  // of all entries, one after the other
   std::vector<std::vector<std::optional<PageRef>>> answer;
+
+  [[nodiscard]] std::uint64_t publications() const {
+    std::uint64_t sum = 0;  // they only grow: the same sum is the same numbers
+    for (const Space* const space : spaces) sum += space->publications.load(std::memory_order_acquire);
+    return sum;
+  }
+  [[nodiscard]] std::size_t absent() const {
+    std::size_t count = 0;
+    for (const auto& row : answer) count += static_cast<std::size_t>(std::count(row.begin(), row.end(), std::nullopt));
+    return count;
+  }
 };
 
-void EmbeddedMetadata::find_part(FindWork& work, std::size_t from, Nanos lease) {
-  LockAll guard(work.mutexes);
+Status EmbeddedMetadata::plan_find(std::span<const MetadataKeys> wanted, FindWork& work) {
+  std::size_t keys = 0;
+  for (const MetadataKeys& part : wanted) keys += part.keys.size();
+  work.keys.reserve(keys);
+  work.spaces.reserve(wanted.size());
+  work.answer.reserve(wanted.size());
+  for (const MetadataKeys& part : wanted) {
+    LARDER_ASSIGN_OR_RETURN(Space* const space, space_of(part.name_space));
+    work.spaces.push_back(space);
+    for (const std::string_view key : part.keys) {
+      LARDER_RETURN_IF_ERROR(check_key(key));
+      work.keys.push_back({key, metadata::hash_key(key)});
+    }
+    work.answer.emplace_back(part.keys.size());
+  }
+  return Status::ok();
+}
+
+void EmbeddedMetadata::find_each(FindWork& work, Nanos lease) {
+  std::span<const HashedKey> left(work.keys);
   for (std::size_t i = 0; i < work.spaces.size(); ++i) {
-    if (from >= work.keys[i].size()) continue;
-    work.spaces[i]->table.find(part_of(work.keys[i], from), lease, clock_.now(), part_of(work.answer[i], from));
+    Space& space = *work.spaces[i];
+    const std::span<const HashedKey> keys = left.first(work.answer[i].size());
+    left = left.subspan(keys.size());
+    for (std::size_t from = 0; from < keys.size(); from += kKeysPerLock) {
+      LockGuard guard(space.mutex);
+      space.table.find(part_of(keys, from), lease, clock_.now(), part_of(work.answer[i], from));
+    }
+  }
+}
+
+void EmbeddedMetadata::find_absent(FindWork& work, Nanos lease) {
+  const std::vector<RankedMutex*> mutexes = mutexes_of(work.spaces);
+  LockAll guard(mutexes);
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < work.spaces.size(); ++i) {
+    const std::span<std::optional<PageRef>> row(work.answer[i]);
+    for (std::size_t from = 0, to = 0; from < row.size(); from = to + 1) {  // what is at `to`, was found
+      for (to = from; to < row.size() && !row[to]; ++to) {}
+      if (to == from) continue;
+      const auto keys = std::span<const HashedKey>(work.keys).subspan(first + from, to - from);
+      work.spaces[i]->table.find(keys, lease, clock_.now(), row.subspan(from, to - from));
+    }
+    first += row.size();
   }
 }
 
@@ -184,21 +232,15 @@ Result<std::vector<std::vector<std::optional<PageRef>>>> EmbeddedMetadata::find(
   if (lease.count() < 0) return invalid_argument("a lease is not negative");
   lease = std::min(lease, options_.max_lease);
   FindWork work;
-  std::size_t longest = 0;
-  for (const MetadataKeys& part : wanted) {
-    LARDER_ASSIGN_OR_RETURN(Space * space, space_of(part.name_space));
-    std::vector<HashedKey>& keys = work.keys.emplace_back();
-    keys.reserve(part.keys.size());
-    for (const std::string_view key : part.keys) {
-      LARDER_RETURN_IF_ERROR(check_key(key));
-      keys.push_back({key, metadata::hash_key(key)});
-    }
-    work.spaces.push_back(space);
-    work.answer.emplace_back(keys.size());
-    longest = std::max(longest, keys.size());
-  }
-  work.mutexes = mutexes_of(work.spaces);
-  for (std::size_t from = 0; from < longest; from += kKeysPerLock) find_part(work, from, lease);
+  LARDER_RETURN_IF_ERROR(plan_find(wanted, work));
+  const std::uint64_t before = work.publications();
+  find_each(work, lease);
+  const bool is_one_look = work.spaces.size() == 1 && work.keys.size() <= kKeysPerLock;
+  if (is_one_look || work.publications() == before) return std::move(work.answer);
+  // A group came meanwhile: some of its pages may have been looked for before that, and the others after it.
+  const std::size_t absent = work.absent();
+  const bool may_be_half = absent > 0 && absent < work.keys.size();
+  if (may_be_half && absent <= kKeysSeenAtOnce) find_absent(work, lease);
   return std::move(work.answer);
 } catch (const std::exception&) {
   return out_of_memory();

@@ -2,9 +2,11 @@
 // The page-index service in this process; also what the HTTP server serves.
 //
 // Purpose: MetadataService over one PageTable per namespace (metadata/page_table.h) and one journal for all of them.
-// Threads: any. One lock per namespace (rank kMetadata), never two at once, and no I/O under any: an answer waits for
-// the journal after the locks are gone (metadata/commit_log.h). A confirmation is in the journal with all its groups
-// and namespaces or not at all; other calls are there one namespace after the other, a clear() in parts.
+// Threads: any. One lock per namespace (rank kMetadata), and no I/O under any: an answer waits for the journal after
+// the locks are gone (metadata/commit_log.h). Groups are published under the locks of all their namespaces, and find()
+// takes one lock after the other: where something was published meanwhile, it looks once more, under all locks, for
+// what it has not found, so that it sees groups whole. A confirmation is in the journal with all its groups and
+// namespaces or not at all; other calls are there one namespace after the other, a clear() in parts.
 // Durability with a journal: what was answered survives kill -9. A power cut of the machine loses the last changes that
 // were not asked for as `durable` (namespaces, clears, and what keeps generations from repeating always are).
 // After a restart stored pages count as leased for max_lease, and used pages that hold no key rest for the longer of
@@ -77,7 +79,10 @@ class EmbeddedMetadata final : public MetadataService {
   // Of these spaces, as LockAll wants them.
   [[nodiscard]] static std::vector<RankedMutex*> mutexes_of(std::span<Space* const> spaces);
   struct FindWork;
-  void find_part(FindWork& work, std::size_t from, Nanos lease) LARDER_NO_THREAD_SAFETY;  // under all locks
+  [[nodiscard]] Status plan_find(std::span<const MetadataKeys> wanted, FindWork& work);
+  void find_each(FindWork& work, Nanos lease);
+  // Those that were not found, once more: all that was published until then is seen.
+  void find_absent(FindWork& work, Nanos lease) LARDER_NO_THREAD_SAFETY;  // under all locks
   Space& add_space(Spaces& into, metadata::NamespaceId id, const MetadataNamespace& name_space,
                    std::uint64_t pages) const;
   // Gives the ticket that must be synced before the answer.

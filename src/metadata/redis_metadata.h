@@ -69,8 +69,8 @@ struct RedisMetadataOptions {
 
 class RedisMetadata final : public MetadataService {
  public:
-  static constexpr std::size_t kMaxItemsPerScript = 4096;
-  static constexpr std::size_t kMaxItemsPerGroup = 65'536;  // of confirm(): kInvalidArgument above
+  static constexpr std::size_t kMaxItemsPerScript = kKeysSeenAtOnce;  // a script of find() is one look
+  static constexpr std::size_t kMaxItemsPerGroup = 65'536;            // of confirm(): kInvalidArgument above
 
   // Does not connect yet. kInvalidArgument: an option. kUnsupported: a build without hiredis (LARDER_REDIS).
   [[nodiscard]] static Result<std::unique_ptr<RedisMetadata>> create(const RedisMetadataOptions& options);

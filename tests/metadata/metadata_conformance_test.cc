@@ -3,7 +3,11 @@
 #include "tests/metadata/metadata_conformance.h"
 
 #include <algorithm>
+#include <atomic>
 #include <set>
+#include <thread>
+
+#include "base/thread_pool.h"
 
 namespace larder::conformance {
 namespace {
@@ -451,6 +455,46 @@ TEST_P(MetadataConformance, GroupsAreConfirmedWholeOrNotAtAllOverNamespaces) {
     EXPECT_EQ(kv.stats().free, 7u) << "the other page of the refused group is released";
     EXPECT_EQ(mamba.stats().quarantined, 1u);
   }
+}
+
+// It is confirmed while many keys are looked for, and its pages lie far from each other among them.
+TEST_P(MetadataConformance, ALongFindSeesAGroupWhole) {
+  constexpr std::uint64_t kRounds = 60;
+  Talker kv = open(kRounds), mamba = open(kRounds, {0, "mamba"});
+  const Keys absent = numbered("absent", kKeysSeenAtOnce / 2 - 1);
+  ThreadPoolExecutor writer("writer", 1, 1);
+  int halves = 0;
+  for (std::uint64_t round = 0; round < kRounds; ++round) {
+    const std::string key = "key" + std::to_string(round);
+    const auto kv_pages = kv.reserve(session_of(1, round), {key}), pages = mamba.reserve(session_of(1, round), {key});
+    const ConfirmRequest request{
+        session_of(1, round), {{{&kv.space(), key, kv_pages[0].ref}, {&mamba.space(), key, pages[0].ref}}}, {}};
+    std::vector<MetadataKeys> wanted{{&kv.space(), {key}}, {&mamba.space(), {absent.begin(), absent.end()}}};
+    wanted[0].keys.insert(wanted[0].keys.end(), absent.begin(), absent.end());
+    wanted[1].keys.emplace_back(key);
+    if (round % 2 == 1) std::swap(wanted[0], wanted[1]);
+    std::atomic<int> looks{0};
+    std::atomic<bool> is_done{false};
+    const Status posted = writer.post([&] {
+      while (looks.load() < 2) std::this_thread::yield();
+      const auto answer = service().confirm(request);
+      EXPECT_TRUE(answer.is_ok() && answer->at(0).is_ok());
+      is_done.store(true);
+    });
+    EXPECT_TRUE(posted.is_ok());
+    for (bool is_last = !posted.is_ok(); !is_last;) {
+      is_last = is_done.load();
+      ++looks;
+      const auto found = service().find(wanted, Nanos{0});
+      EXPECT_TRUE(found.is_ok());
+      const auto count = [&](std::size_t i) {
+        return std::count(found->at(i).begin(), found->at(i).end(), std::nullopt);
+      };
+      halves += found.is_ok() && count(0) != count(1) ? 1 : 0;
+    }
+    writer.wait_idle();
+  }
+  EXPECT_EQ(halves, 0);
 }
 
 TEST_P(MetadataConformance, OneConfirmationAlsoReleases) {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "metadata/connection_pool.h"
 #include "tests/metadata/embedded_harness.h"
 
 namespace {
@@ -201,6 +202,17 @@ TEST_F(NoMemoryTest, ANamespaceThatWasNotMadeLeavesNoGap) {
   }
   EXPECT_GT(number, 5u);
   EXPECT_LT(number, kMostAllocations);
+}
+
+TEST(NoMemoryConnectionPoolTest, GivingBackAConnectionNeedsNone) {
+  metadata::ConnectionPool<int> pool(2);
+  auto loan = pool.take(real_clock(), TimePoint::max());
+  ASSERT_TRUE(loan);
+  loan->connection() = std::make_unique<int>(7);
+  EXPECT_FALSE(fails_at(1, [&] { pool.drop_idle(); }));
+  EXPECT_FALSE(fails_at(1, [&] { loan.reset(); })) << "also after the idle ones were dropped";
+  auto again = pool.take(real_clock(), TimePoint::max());
+  EXPECT_TRUE(again && again->connection() != nullptr);
 }
 
 }  // namespace

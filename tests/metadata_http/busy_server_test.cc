@@ -135,5 +135,12 @@ TEST_F(BusyServerTest, MetricsWithoutAKeyTakeNoThreadOfCallsWithOne) {
   EXPECT_EQ(answered.load(), kScrapes);
 }
 
+TEST_F(BusyServerTest, AnAnnouncedStopIsSeenByHealthAlone) {
+  EXPECT_EQ(status_of("GET", "/health", {}, kSoon, {}), 200u);
+  server_->announce_stop();
+  EXPECT_EQ(status_of("GET", "/health", {}, kSoon, {}), 503u);
+  EXPECT_EQ(status_of("POST", "/0/exists", R"({"keys":["k"]})", kSoon), 200u) << "it is still taken";
+}
+
 }  // namespace
 }  // namespace larder::conformance

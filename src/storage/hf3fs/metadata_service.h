@@ -57,6 +57,7 @@ inline constexpr std::size_t kMaxNamespaceBytes = 128;
 // How long a reservation may be, unless a service is told otherwise.
 inline constexpr Nanos kUsualMaxReservation = std::chrono::seconds(120);
 inline constexpr std::uint64_t kMaxNamespacePages = std::uint64_t{1} << 31;
+inline constexpr std::size_t kKeysSeenAtOnce = 4096;  // by find()
 
 struct MetadataNamespace {
   std::int64_t rank = 0;
@@ -139,7 +140,9 @@ class MetadataService {
   // changes nothing). kInvalidArgument: 0 pages, more than kMaxNamespacePages, a bad name.
   [[nodiscard]] virtual Result<std::uint64_t> initialize(const MetadataNamespace& name_space, std::uint64_t pages) = 0;
   // One vector per entry of `wanted`. A lease above 0 refreshes the recency of what it finds. Of a group that is being
-  // confirmed it sees all or nothing, as long as no entry has more than 1,024 keys.
+  // confirmed it sees all or nothing if it asks for kKeysSeenAtOnce keys in all, or fewer. A longer one may miss pages
+  // of such a group, and any may miss those of a group that is being removed or evicted: for its caller that is a miss,
+  // since what it did find is stored, and proven by what lies in the page.
   [[nodiscard]] virtual Result<std::vector<std::vector<std::optional<PageRef>>>> find(
       std::span<const MetadataKeys> wanted, Nanos lease) = 0;
   // Keys in chain order. Repeated with the same session: the same pages, and their deadline is never earlier. `ttl` is

@@ -12,6 +12,7 @@
 #include "storage/memory/memory_backend.h"
 #include "storage/pipeline/pipeline_test_util.h"
 #include "storage/pipeline/storage_pipeline.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder {
 namespace {
@@ -247,12 +248,11 @@ TEST(PipelineFaultTest, ManyThreads) {
 }
 
 // Breaks the contract in one way.
-class DefectiveBackend final : public StorageBackend {
+class DefectiveBackend final : public support::StubBackend {
  public:
   enum class Defect : std::uint8_t { kDoneTwice, kDropsAtOnce, kDropsLater, kTooFew, kTooMany, kRefusesAndRuns };
-  explicit DefectiveBackend(Defect defect) : defect_(defect) { info_.name = "defective"; }
+  explicit DefectiveBackend(Defect defect) : defect_(defect) {}
 
-  [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     return act(std::move(done), [count = request.pools.size()](std::size_t) {
       return ExistsResult{{}, std::vector<PoolPresence>(count + 1, PoolPresence{PoolName::kKv, {true}})};
@@ -268,11 +268,6 @@ class DefectiveBackend final : public StorageBackend {
       return WriteResult{std::vector<Status>(count + change)};
     });
   }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope>, ClearDone) override {
-    return unsupported("not in this test");
-  }
-  [[nodiscard]] BackendStats stats() const override { return {}; }
-  [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
   void drop_held() { held_.clear(); }
 
  private:
@@ -292,7 +287,6 @@ class DefectiveBackend final : public StorageBackend {
     return Status::ok();
   }
   const Defect defect_;
-  BackendInfo info_;
   std::vector<std::function<void()>> held_;
 };
 

@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "storage/pipeline/pipeline_test_util.h"
 #include "storage/pipeline/storage_pipeline.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder {
 namespace {
@@ -19,13 +20,10 @@ namespace {
 using namespace pipeline_test;
 
 // Answers inside submit, after `work` has returned.
-class InlineBackend final : public StorageBackend {
+class InlineBackend final : public support::StubBackend {
  public:
-  InlineBackend() { info_.name = "inline"; }
   std::function<void(std::uint8_t tag)> work = [](std::uint8_t) {};
 
-  [[nodiscard]] const BackendInfo& info() const override { return info_; }
-  [[nodiscard]] BackendStats stats() const override { return {}; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     work(request.keys.front().bytes[0]);
     done(ExistsResult{Status::ok(), {{PoolName::kKv, Presence(request.keys.size(), true)}}});
@@ -39,14 +37,6 @@ class InlineBackend final : public StorageBackend {
     done({std::vector<Status>(request.groups.size())});
     return Status::ok();
   }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope>, ClearDone done) override {
-    done(Status::ok());
-    return Status::ok();
-  }
-  [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
-
- private:
-  BackendInfo info_;
 };
 
 class PipelinePumpTest : public testing::Test {

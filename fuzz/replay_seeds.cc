@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the seeds of fuzz/corpus that are not text: larder_fuzz_corpus FOLDER (fuzz/corpus).
-//
 // Seeds of formats come from the encoders, behind the few bytes that a target reads as choices; seeds of targets that
-// read nothing but choices are numbers from a seed, small ones more often than large ones. Seeds that are text are
-// written by hand, beside these. The same bytes on every machine.
-#include <cstdio>
-#include <string>
+// read nothing but choices are numbers from a seed, small ones more often than large ones.
+#include "fuzz/replay_seeds.h"
+
+#include <algorithm>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -27,22 +26,18 @@ namespace {
 using Bytes = std::vector<std::byte>;
 using namespace larder::file_store;
 
+constexpr const char* kChoices = "choices_";  // the names of seeds that are choices begin so, and no others do
+
 class Corpus {
  public:
-  explicit Corpus(std::string folder) : folder_(std::move(folder)) {}
   void add(std::string_view target, std::string_view name, std::span<const std::byte> bytes) {
-    if (!status_.is_ok()) return;
-    const std::string folder = join_path(folder_, target);
-    status_ = real_file_system().make_dirs(folder);
-    if (!status_.is_ok()) return;
-    auto file = real_file_system().open(join_path(folder, name), {.write = true, .create = true, .truncate = true});
-    status_ = file.is_ok() ? write_fully(**file, bytes, 0) : file.status();
+    seeds_[std::string(target)][std::string(name)] = {bytes.begin(), bytes.end()};
   }
-  [[nodiscard]] const Status& status() const { return status_; }
+  // By target, then by name.
+  [[nodiscard]] const std::map<std::string, std::map<std::string, Bytes>>& seeds() const { return seeds_; }
 
  private:
-  const std::string folder_;
-  Status status_;
+  std::map<std::string, std::map<std::string, Bytes>> seeds_;
 };
 
 Bytes behind(std::initializer_list<unsigned> choices, std::span<const std::byte> bytes) {
@@ -65,7 +60,7 @@ void add_choices(Corpus& corpus, std::string_view target, std::uint64_t files, s
     Rng rng(i + 1);
     Bytes out(bytes >> (i % 3));
     for (std::byte& byte : out) byte = static_cast<std::byte>(rng.below(rng.chance(1, 3) ? 8 : 256));
-    corpus.add(target, "choices_" + std::to_string(i), out);
+    corpus.add(target, kChoices + std::to_string(i), out);
   }
 }
 
@@ -161,7 +156,7 @@ void add_messages(Corpus& corpus) {
   const std::vector<MetadataKeys> found = {{&name, {"a", "b"}}};
   const std::vector<ReserveItems> wanted = {{&name, {{"a"}, {"b", "a"}, {"c", "z"}}}};
   const std::vector<ConfirmItem> items = {{&name, "a", {1, 2}}};
-  const ConfirmRequest request{{{1, 2}, 3}, {items, {}}, items, true};
+  const ConfirmRequest request{{{1, 2}, 3}, {items, {}}, items, true}, resting{{{1, 2}, 3}, {}, items, false, true};
   const auto add = [&](std::string_view what, const Result<std::string>& message) {
     if (message.is_ok()) corpus.add("metadata_wire", what, behind({0, 0, 0}, std::as_bytes(std::span(*message))));
   };
@@ -169,6 +164,7 @@ void add_messages(Corpus& corpus) {
   add("find", encode_find(found, Nanos(5)));
   add("reserve", encode_reserve({{1, 2}, 3}, wanted, Nanos(5)));
   add("confirm", encode_confirm(request));
+  add("confirm_resting", encode_confirm(resting));
   add("remove", encode_remove(items));
   add("clear", encode_clear(name, "a"));
   add("stats", encode_stats());
@@ -199,7 +195,7 @@ void add_share_frames(Corpus& corpus) {
     Bytes out(512 >> (i % 3));
     for (std::byte& byte : out) byte = static_cast<std::byte>(rng.below(rng.chance(1, 3) ? 8 : 256));
     out.front() = static_cast<std::byte>(1 + i % 2);  // a host, a client
-    corpus.add("shared_wire", "choices_" + std::to_string(i), out);
+    corpus.add("shared_wire", kChoices + std::to_string(i), out);
   }
 }
 
@@ -219,7 +215,7 @@ void add_rank_frames(Corpus& corpus) {
     Bytes out(512 >> (i % 3));
     for (std::byte& byte : out) byte = static_cast<std::byte>(rng.below(rng.chance(1, 3) ? 8 : 256));
     out.front() = static_cast<std::byte>(1 + i % 3);  // a stranger, a rank, a leader
-    corpus.add("rank_session", "choices_" + std::to_string(i), out);
+    corpus.add("rank_session", kChoices + std::to_string(i), out);
   }
 }
 
@@ -257,8 +253,8 @@ void add_llama_ggufs(Corpus& corpus) {
   add_choices(corpus, "llama_gguf", 4, 32);
 }
 
-Status make(const std::string& folder) {
-  Corpus corpus(folder);
+Corpus make_corpus() {
+  Corpus corpus;
   add_envelopes(corpus);
   add_segments(corpus);
   add_choices(corpus, "page_key", 6, 1024);
@@ -279,18 +275,56 @@ Status make(const std::string& folder) {
   add_choices(corpus, "tree", 9, 1024);
   add_choices(corpus, "cache", 9, 768);
   add_choices(corpus, "file_store", 9, 512);
-  return corpus.status();
+  return corpus;
+}
+
+Status write_file(const std::string& path, std::span<const std::byte> bytes) {
+  LARDER_ASSIGN_OR_RETURN(const auto file,
+                          real_file_system().open(path, {.write = true, .create = true, .truncate = true}));
+  return write_fully(*file, bytes, 0);
+}
+
+// A missing file has no bytes.
+Result<Bytes> read_file(const std::string& path) {
+  const auto file = real_file_system().open(path, {});
+  if (!file && file.status().code() == StatusCode::kNotFound) return Bytes();
+  if (!file) return file.status();
+  LARDER_ASSIGN_OR_RETURN(const std::uint64_t size, (*file)->size_bytes());
+  Bytes bytes(static_cast<std::size_t>(size));
+  LARDER_RETURN_IF_ERROR(read_exactly(**file, bytes, 0));
+  return bytes;
 }
 
 }  // namespace
-}  // namespace larder::fuzz
 
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: larder_fuzz_corpus FOLDER\n");
-    return 2;
+Status write_seeds(const std::string& folder) {
+  const Corpus corpus = make_corpus();
+  for (const auto& [target, seeds] : corpus.seeds()) {
+    LARDER_RETURN_IF_ERROR(real_file_system().make_dirs(join_path(folder, target)));
+    for (const auto& [name, bytes] : seeds) {
+      LARDER_RETURN_IF_ERROR(write_file(join_path(join_path(folder, target), name), bytes));
+    }
   }
-  const larder::Status status = larder::fuzz::make(argv[1]);
-  if (!status.is_ok()) std::fprintf(stderr, "%s\n", status.to_string().c_str());
-  return status.is_ok() ? 0 : 1;
+  return Status::ok();
 }
+
+Result<std::vector<std::string>> strange_seeds(const std::string& folder) {
+  std::vector<std::string> strange;
+  const Corpus corpus = make_corpus();
+  for (const auto& [target, seeds] : corpus.seeds()) {
+    const std::string place = join_path(folder, target);
+    for (const auto& [name, bytes] : seeds) {
+      LARDER_ASSIGN_OR_RETURN(const Bytes there, read_file(join_path(place, name)));
+      if (there != bytes) strange.push_back(join_path(place, name) + " is not what is made");
+    }
+    LARDER_ASSIGN_OR_RETURN(const std::vector<std::string> names, real_file_system().list(place));
+    for (const std::string& name : names) {
+      if (name.starts_with(kChoices) && !seeds.contains(name)) {
+        strange.push_back(join_path(place, name) + " is made no more");
+      }
+    }
+  }
+  return strange;
+}
+
+}  // namespace larder::fuzz
