@@ -537,6 +537,10 @@ NB_MODULE(_native, m) {
   m.def("stop_log", &at_interpreter_end);
 
   if (larder_abi_version() != LARDER_ABI_VERSION) {
-    throw nb::import_error("liblarder.so has another ABI version than larder._native was built for");
+    const std::string text = "liblarder.so has ABI version " + std::to_string(larder_abi_version()) +
+                             ", and larder._native was built for " + std::to_string(LARDER_ABI_VERSION) +
+                             ": another library is found before the package's own (LD_LIBRARY_PATH, LD_PRELOAD?), or "
+                             "the package is half of another version; install it anew";
+    throw nb::import_error(text.c_str());
   }
 }

@@ -6,6 +6,7 @@ that is found under less than that shows.
 """
 
 import ctypes
+import hashlib
 import threading
 
 import larder
@@ -92,6 +93,9 @@ class FakeSpace:
             for pool in pools
         }
         self.by_name = {pool.name: pool for pool in pools}
+
+    def digest(self):
+        return hashlib.sha256(repr(self.namespace).encode()).digest()
 
     def begin(self, timeout):
         demand(not self.is_closed, "the space is closed")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page with metrics of a rank."""
 
+import json
+import logging
 import threading
 
 import pytest
@@ -108,15 +110,82 @@ def test_the_metrics_have_the_troubles(make_storage):
 def test_labels_of_metrics_are_quoted():
     from larder.sglang.metrics_page import plugin_metrics
 
-    lines = plugin_metrics({'pool "a\\b\n"': 2, "get: corrupt": 1}, True).splitlines()
+    of = {"cd": ('/m "1"', "v2"), "ab": ("/m", "-")}
+    lines = plugin_metrics({'pool "a\\b\n"': 2, "get: corrupt": 1}, True, of, "tp0").splitlines()
     assert [line for line in lines if line[0] != "#"] == [
+        'larder_sglang_namespace_info{namespace="ab",model="/m",weight_version="-",rank="tp0"} 1',
+        r'larder_sglang_namespace_info{namespace="cd",model="/m \"1\"",weight_version="v2",rank="tp0"} 1',
         'larder_sglang_troubles_total{kind="get: corrupt"} 1',
         r'larder_sglang_troubles_total{kind="pool \"a\\b\n\""} 2',
         "larder_sglang_clear_owed 1",
     ]
     assert [line.split()[:3] for line in lines if line[0] == "#"] == [
-        ["#", word, f"larder_sglang_{name}"] for name in ("troubles_total", "clear_owed") for word in ("HELP", "TYPE")
+        ["#", word, f"larder_sglang_{name}"]
+        for name in ("namespace_info", "troubles_total", "clear_owed")
+        for word in ("HELP", "TYPE")
     ]
+
+
+def test_a_namespace_is_named_in_the_log_and_on_the_page(make_storage, engine, caplog):
+    with caplog.at_level(logging.INFO, "larder.sglang"):
+        storage = make_storage()
+        storage.batch_exists(chain(1))
+        engine.serving.weight_version = "v2"
+        storage.batch_exists(chain(1))
+    said = [record.getMessage() for record in caplog.records if "namespace" in record.getMessage()]
+    names = [space.namespace for space in storage._spaces._open.values()]
+    assert len(set(names)) == 2 and all(len(name) == 64 for name in names)
+    assert said == [
+        f"larder: namespace {name}: model m, weight_version {version}, rank tp0_pp0_cp0_dp0"
+        for name, version in zip(names, ("default", "v2"))
+    ]
+    rest = 'model="m",weight_version="v2",rank="tp0_pp0_cp0_dp0"} 1'
+    assert f'larder_sglang_namespace_info{{namespace="{names[1]}",{rest}' in storage.store_metrics().splitlines()
+
+
+def test_metrics_as_json(make_storage):
+    """As other servers of Larder have it: metrics_json.h."""
+    from larder.sglang.metrics_json import metrics_json
+
+    text = (
+        '# HELP a_total A \\\\ and\\nB\n# TYPE a_total counter\na_total{k="x \\"} \\n y",l=""} 7\na_total NaN\n'
+        "# HELP s Seconds\n# TYPE s histogram\n"
+        's_bucket{op="get",le="0.5"} 1\ns_bucket{op="get",le="+Inf"} 3\ns_sum{op="get"} 7.5\ns_count{op="get"} 3\n'
+        's_bucket{op="put",le="+Inf"} 0\ns_sum{op="put"} 0\ns_count{op="put"} 0\nbare_count 2\n'
+    )
+    put = {"labels": {"op": "put"}, "count": 0, "sum": 0, "buckets": [[None, 0]]}
+    get = {"labels": {"op": "get"}, "count": 3, "sum": 7.5, "buckets": [[0.5, 1], [None, 3]]}
+    assert json.loads(metrics_json(text)) == {
+        "a_total": {"type": "counter", "help": "A \\ and\nB", "series": [
+            {"labels": {"k": 'x "} \n y', "l": ""}, "value": 7}, {"labels": {}, "value": None}]},
+        "s": {"type": "histogram", "help": "Seconds", "series": [get, put]},
+        "bare_count": {"type": "untyped", "help": "", "series": [{"labels": {}, "value": 2}]},
+    }  # fmt: skip
+    if not make_storage.is_fake:
+        storage = make_storage()
+        storage.batch_exists(chain(1))
+        calls = json.loads(metrics_json(storage.store_metrics()))["larder_door_calls_total"]
+        assert calls["type"] == "counter" and {"labels": {"call": "exists"}, "value": 1} in calls["series"]
+
+
+def test_the_page_answers_in_the_format_that_is_asked_for():
+    import http.client
+
+    from larder.sglang.metrics_page import MetricsPage
+
+    page = MetricsPage("127.0.0.1", 0, lambda: "x 1\n")
+    try:
+        client = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
+        answers = []
+        for query in ("", "?format=text", "?format=json", "?format=yaml"):
+            client.request("GET", "/metrics" + query)
+            reply = client.getresponse()
+            answers.append((reply.status, reply.getheader("Content-Type").partition(";")[0], reply.read()))
+        assert answers[0] == answers[1] == (200, "text/plain", b"x 1\n")
+        assert answers[2][:2] == (200, "application/json") and json.loads(answers[2][2])["x"]["series"][0]["value"] == 1
+        assert answers[3][0] == 400 and "must be text or json" in json.loads(answers[3][2])["error"]["message"]
+    finally:
+        page.close()
 
 
 @pytest.mark.parametrize("host", ["::1", "localhost"])

@@ -57,7 +57,8 @@ def test_a_flush_before_the_update_does_not_count(make_storage, engine, caplog):
 def test_a_decode_server_that_offloads_stores_nothing_after_an_update_and_says_so(
     make_storage, engine, monkeypatch, caplog
 ):
-    """Nobody clears its host pool, and requests go on through an update: their later pages depend on old ones."""
+    """Nobody clears its host pool, requests go on through an update, and their prompts come from prefill servers, whose
+    weights nobody shows: their later pages depend on those."""
     from sglang.srt import runtime_context
 
     disagg = types.SimpleNamespace(disaggregation_decode_enable_offload_kvcache=True)
@@ -67,6 +68,7 @@ def test_a_decode_server_that_offloads_stores_nothing_after_an_update_and_says_s
     with caplog.at_level(logging.WARNING, "larder.sglang"):
         assert storage.batch_set_v1(chain(1), slots(0, page_size=4), prefix()) == [False]
     assert "until the server is started anew" in caplog.text and "/flush_cache" not in caplog.text
+    assert "after its prefill servers have them" in caplog.text
 
 
 @pytest.mark.parametrize("versions, told", [

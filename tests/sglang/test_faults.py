@@ -6,6 +6,7 @@ and memory stays flat.
 """
 
 import contextlib
+import os
 import random
 import threading
 import time
@@ -157,27 +158,67 @@ def test_queries_after_one_that_was_late(moody):
         moody.settle()
 
 
+BUFFER_ONLY = {"hicache_host_memory_mode": "buffer_only"}
+
+
+def backup_of_buffer(w, tokens):
+    """As backup(), where SGLang's host memory is a buffer only."""
+    w.insert(tokens)
+    for _ in range(3):
+        w.step()
+    w.wait(lambda: w.cache.buffer_pipeline.is_idle(), "the backup")
+
+
 @pytest.mark.parametrize("kind", ["mha", "mamba_swa"])
 def test_a_late_query_does_not_let_sglang_write_anew(moody, kind):
     """With buffer_only SGLang remembers what it has stored, and a page that a query does not find it stores again."""
-
-    def store(w, tokens):
-        w.insert(tokens)
-        for _ in range(3):
-            w.step()
-        w.wait(lambda: w.cache.buffer_pipeline.is_idle(), "the backup")
-        return moody["calls_write"]
-
-    with world.World(moody.backend(), kind=kind, server_args={"hicache_host_memory_mode": "buffer_only"}) as w:
+    with world.World(moody.backend(), kind=kind, server_args=BUFFER_ONLY) as w:
         tokens = holes.prompt(w)
-        writes = store(w, tokens)
+        backup_of_buffer(w, tokens)
+        writes = moody["calls_write"]
         w.flush()
         moody.mood("hang", "exists")
         fetched, seconds = timed(w.prefetch, tokens)
         assert fetched == 0 and seconds < AT_ONCE
         moody.settle()
-        assert store(w, tokens) == writes > 0
+        backup_of_buffer(w, tokens)
+        assert moody["calls_write"] == writes > 0
         faults.expect_alive(w)
+
+
+@pytest.mark.parametrize("kind", ["mha", "mamba_swa"])
+def test_a_late_read_costs_copies_only(moody, kind):
+    """With buffer_only and a hybrid model SGLang offers again what a read did not bring; a page is there once."""
+    with world.World(moody.backend(), kind=kind, server_args=BUFFER_ONLY) as w:
+        tokens = holes.prompt(w)
+        backup_of_buffer(w, tokens)
+        objects, writes = moody["objects"], moody["calls_write"]
+        w.flush()
+        moody.mood("hang", "read")
+        fetched, seconds = timed(w.prefetch, tokens)
+        assert fetched == 0 and seconds < AT_ONCE
+        moody.settle()
+        backup_of_buffer(w, tokens)
+        assert moody["objects"] == objects > 0
+        assert (moody["calls_write"] > writes) == (kind != "mha")
+        w.flush()
+        faults.wait_breakers(w)
+        assert w.prefetch(tokens) == holes.PAGES
+        faults.expect_alive(w)
+
+
+def test_pages_that_are_offered_again_are_not_written_again(tmp_path):
+    """What such a read costs the disk: nothing."""
+    with world.World(larder_backend.describe(tmp_path / "store"), kind="mamba_swa", server_args=BUFFER_ONLY) as w:
+        tokens = holes.prompt(w)
+        backup_of_buffer(w, tokens)
+        before = faults.stats(w)["store"]
+        w.flush()
+        w.cache.storage_existence_cache.clear()
+        backup_of_buffer(w, tokens)
+        after = faults.stats(w)["store"]
+        assert after["duplicate_writes"] == before["pages"] == after["pages"] > 0
+        assert after["written_bytes"] == before["written_bytes"]
 
 
 def test_more_hanging_calls_than_the_store_has_threads(moody):
@@ -206,6 +247,25 @@ def test_a_slow_store(moody):
     """Calls that take 20 ms each are in time: nothing is lost."""
     moody.mood("slow")
     cases.round_trip(moody.backend(timeout_seconds=5, put_timeout_seconds=5), kind="mamba_swa")
+
+
+def test_an_attach_to_a_disk_that_hangs(tmp_path, monkeypatch):
+    """SGLang's scheduler waits for it, and nothing is served meanwhile: it ends, and another one finds all in order."""
+    monkeypatch.setattr("larder.sglang.opening.ATTACH_SECONDS", 0.1)
+    hanging = tmp_path / "hanging"
+    hanging.mkdir()
+    os.mkfifo(hanging / "FORMAT")  # whoever opens it to read waits for a writer
+    with world.World() as w:
+        with pytest.raises(world.RigError, match="DEADLINE_EXCEEDED: the file store .*hanging has not opened in 0.1 s"):
+            w.attach(larder_backend.describe(hanging))
+        os.close(os.open(hanging / "FORMAT", os.O_WRONLY))
+        monkeypatch.setattr("larder.sglang.opening.ATTACH_SECONDS", WAIT)
+        w.attach(larder_backend.describe(tmp_path / "store"))
+        tokens = holes.prompt(w)
+        backup(w, tokens)
+        w.flush()
+        assert holes.look(w, tokens) == ALL
+        faults.expect_alive(w)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

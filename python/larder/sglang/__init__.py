@@ -21,7 +21,8 @@ Keys of the extra config, beside SGLang's own:
     hicache_storage_pass_prefix_keys  false; SGLang's, set it to true: heads of prompts then stay longer than tails
 
 All other keys are options of the store: larder.option_help("file"), larder.option_help(None). An unknown one is an
-error that lists the known ones.
+error that lists the known ones. `python -m larder.sglang check JSON|@FILE` says whether all of it works, before SGLang
+loads its model.
 
 Weights that are exchanged at run time are noticed by their `weight_version`: give each its own. After an update
 without a new one, clear the storage.
@@ -31,6 +32,18 @@ Several ranks (tensor, pipeline, context or data parallel) of one host share one
 ranks find each other's heads with SGLang's key tp_lcm_size and its host layout page_head.
 """
 
-from larder.sglang.storage import LarderStorage
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from larder.sglang.storage import LarderStorage
 
 __all__ = ["LarderStorage"]
+
+
+def __getattr__(name: str) -> Any:
+    """The class needs SGLang, `check` does not: so it is imported when it is asked for."""
+    if name != "LarderStorage":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from larder.sglang.storage import LarderStorage
+
+    return LarderStorage

@@ -169,7 +169,7 @@ class Identity:
         return self._fingerprints[place]
 
     def _read_fingerprint(self, place: _Files) -> str:
-        if self._is_first_look and self.is_as_launched() and _is_attached_at_run_time():
+        if self._is_first_look and self.is_as_launched() and is_attached_at_run_time():
             _require_unchanged(place[0])
         return weights_fingerprint(*place)
 
@@ -183,7 +183,7 @@ class Identity:
             message = f"larder: {error}. {how} in the extra config to a text that names the weights"
             if isinstance(error, _ChangedError) and what[0] == "weights":
                 message += ", or give the update a weight_version"
-            if not (self._is_first_look and _is_attached_at_run_time() and machines() > 1):
+            if not (self._is_first_look and is_attached_at_run_time() and machines() > 1):
                 raise ValueError(f"{message}.") from error
             logger.error("%s; until then nothing is found, on any machine of the server.", message)
             return f"unknown {uuid.uuid4().hex}"
@@ -196,7 +196,7 @@ class Identity:
             return {}
 
         def read() -> str:
-            if self._settings.weights_fingerprint is None and _is_attached_at_run_time():
+            if self._settings.weights_fingerprint is None and is_attached_at_run_time():
                 _require_unchanged(str(path))
             return _digest_of(path)
 
@@ -217,6 +217,13 @@ class Identity:
     def _weight_version(self) -> Optional[str]:
         version = _read("get_serving", "weight_version")
         return None if version is None else str(version)
+
+
+def described(text: str) -> tuple[str, str]:
+    """Model path and weight version out of an identity text, for people."""
+    fields = json.loads(text)
+    version = fields["weight_version"]
+    return str(fields["model"]["model_path"]), "-" if version is None else str(version)
 
 
 def _has_weights_from_elsewhere(load_format: Any) -> Optional[str]:
@@ -251,7 +258,7 @@ def is_offloading_decode_server() -> bool:
 
 def keeps_beliefs() -> bool:
     """Whether SGLang's host memory is a buffer only, and SGLang remembers what it has stored."""
-    return _read("get_memory", "hicache_host_memory_mode") == "buffer_only"
+    return bool(_read("get_memory", "hicache_host_memory_mode") == "buffer_only")
 
 
 def machines() -> int:
@@ -305,7 +312,7 @@ def _stage(config: Any) -> dict[str, Any]:
         return {"pp_layers": os.environ.get("SGLANG_PP_LAYER_PARTITION")}
 
 
-def _is_attached_at_run_time() -> bool:
+def is_attached_at_run_time() -> bool:
     """Not at the start, which has just loaded the weights. SGLang notes its storage when the attach has succeeded."""
     return _read("get_memory", "hicache_storage_backend", _ABSENT) is None
 

@@ -2,15 +2,20 @@
 """A page with metrics for Prometheus, served by the process of each rank: the store's, and the plug-in's own."""
 
 import http.server
+import json
 import socket
 import threading
+import urllib.parse
 from typing import Callable, Mapping, Optional
 
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from larder.sglang.metrics_json import metrics_json
+
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_JSON = "application/json"
 
 
 class MetricsPage:
-    """Serves GET /metrics on a thread of its own until close().
+    """Serves GET /metrics, with ?format=json as JSON, on a thread of its own until close().
 
     host, port: where it listens; port 0: any free one. `text` is called for each request, on a thread of the page.
     Where it cannot listen, `trouble` says why, and it tries again every `pause` seconds; `on_open` is called, with the
@@ -81,10 +86,9 @@ def _server(host: str, port: int, text: Callable[[], str]) -> http.server.Thread
         timeout = 10  # seconds that a silent client may hold a thread
 
         def do_GET(self) -> None:
-            is_found = self.path.partition("?")[0] == "/metrics"
-            body = text().encode() if is_found else b"the metrics are at /metrics\n"
-            self.send_response(200 if is_found else 404)
-            self.send_header("Content-Type", _CONTENT_TYPE if is_found else "text/plain")
+            status, kind, body = _answer(self.path, text)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -103,9 +107,35 @@ def _server(host: str, port: int, text: Callable[[], str]) -> http.server.Thread
     return Server((host, port), Handler)
 
 
-def plugin_metrics(troubles: Mapping[str, int], is_clear_owed: bool) -> str:
-    """What the store does not know, as Prometheus text. troubles: failures by kind."""
+def _answer(target: str, text: Callable[[], str]) -> tuple[int, str, bytes]:
+    """Status, type and body for what a client asks for; as other servers of Larder answer it."""
+    path, _, query = target.partition("?")
+    if path != "/metrics":
+        return 404, "text/plain", b"the metrics are at /metrics\n"
+    form = urllib.parse.parse_qs(query, keep_blank_values=True).get("format", ["text"])[0]
+    if form == "text":
+        return 200, _TEXT, text().encode(errors="replace")
+    if form == "json":
+        return 200, _JSON, metrics_json(text()).encode(errors="replace")
+    message = f"format is {json.dumps(form)}; it must be text or json"
+    error = {"message": message, "type": "BadRequestError", "param": "format", "code": 400}
+    return 400, _JSON, json.dumps({"error": error}).encode()
+
+
+def plugin_metrics(
+    troubles: Mapping[str, int], is_clear_owed: bool, namespaces: Mapping[str, tuple[str, str]], rank: str
+) -> str:
+    """What the store does not know, as Prometheus text. troubles: failures by kind. namespaces: model and weight
+    version of each that is open."""
+    known = {name: [_escaped(text) for text in of] for name, of in namespaces.items()}
     lines = [
+        "# HELP larder_sglang_namespace_info Always 1: which model has a namespace that `larder store ls` shows",
+        "# TYPE larder_sglang_namespace_info gauge",
+        *(
+            f'larder_sglang_namespace_info{{namespace="{name}",model="{known[name][0]}",'
+            f'weight_version="{known[name][1]}",rank="{rank}"}} 1'
+            for name in sorted(known)
+        ),
         "# HELP larder_sglang_troubles_total Failures, by the kind that the log names",
         "# TYPE larder_sglang_troubles_total counter",
         *(f'larder_sglang_troubles_total{{kind="{_escaped(kind)}"}} {troubles[kind]}' for kind in sorted(troubles)),

@@ -39,6 +39,7 @@ _OWN_KEYS = frozenset(
     }
 )
 
+_PATHS = ("directory", "share_directory", "file_path_prefix", "metadata_directory")
 _SHARE_OF_DISKS = 80  # percent, of all stores of a server: the default of one store
 
 
@@ -61,13 +62,15 @@ class Settings:
     pieces: int  # of each page: 1, or tp_lcm_size / tp_size
 
 
-def read_settings(config: Any) -> Settings:
-    """config: a HiCacheStorageConfig. Raises ValueError, which says what to set."""
+def read_settings(config: Any, ranks: Optional[Ranks] = None) -> Settings:
+    """config: a HiCacheStorageConfig. ranks: where SGLang does not run, which says them else. Raises ValueError, which
+    says what to set."""
     extra: Mapping[str, Any] = config.extra_config or {}
     store = {key: value for key, value in extra.items() if key not in _ENGINE_KEYS and key not in _OWN_KEYS}
     backend = _text(extra, "backend") or "file"
-    ranks, pieces = read_ranks(config), _pieces(config)
+    ranks, pieces = ranks or read_ranks(config), _pieces(config)
     directory = _text(store, "directory")
+    _refuse_homes(store)
     rank_directories = extra.get("rank_directories", False)
     if not isinstance(rank_directories, bool):
         raise ValueError(f"larder: rank_directories is {rank_directories!r}; true or false")
@@ -117,6 +120,17 @@ def _refuse_unknown(backend: str, store: Iterable[str]) -> None:
             f"larder: the extra config has no key {key!r}{hint} Its keys: {_list(_OWN_KEYS)}; of backend {backend!r}: "
             f"{_list(of_backend)}; of every store: {_list(of_store)}; SGLang's: {_list(_ENGINE_KEYS)}"
         )
+
+
+def _refuse_homes(store: Mapping[str, Any]) -> None:
+    """No shell reads the extra config, and the store would lie in the folder in which SGLang was started."""
+    for key in _PATHS:
+        value = store.get(key)
+        if isinstance(value, str) and any(path.startswith("~") for path in value.split(":")):
+            raise ValueError(
+                f"larder: {key} is {value!r}; '~' is a home directory to a shell only, and here a folder of that name: "
+                "write the whole path"
+            )
 
 
 def _require_one_index(store: Mapping[str, Any]) -> None:

@@ -5,14 +5,18 @@ One space for whole pages, one for each piece of pages that are in pieces (heads
 """
 
 import contextlib
+import logging
 import threading
 from collections import OrderedDict
 from typing import Callable
 
 import larder
+from larder.sglang.identity import described
 from larder.sglang.patience import Deadline
 from larder.sglang.pools import ANCHOR, MappedPool
 from larder.sglang.ranks import Ranks
+
+logger = logging.getLogger("larder.sglang")
 
 _MAX_SPACES = 4
 
@@ -24,13 +28,15 @@ class NotReady(Exception):
 class OpenSpace:
     """The spaces of a page's pieces, with the host pools that they were opened for. Their use is counted by the table.
 
-    spaces: as many as each of the pools has pieces, and in that order.
+    spaces: as many as each of the pools has pieces, and in that order. namespace: the digest of all of them, in hex, as
+    `larder store ls` shows it.
     """
 
     def __init__(self, spaces: list[larder.Space], pools: dict[str, MappedPool], identity: str) -> None:
         self.spaces = spaces
         self.pools = pools
         self.identity = identity
+        self.namespace = spaces[0].digest().hex()
         self.users = 0
         self.is_retired = False
 
@@ -83,9 +89,16 @@ class SpaceTable:
         """The space for SGLang's weights as they are now; leave() it. Raises NotReady, larder.Error, ValueError."""
         identity = self._identity()
         with self._changed:
+            is_new = identity not in self._open
             current, retired = self._find(identity)
             self._enter(current)
         try:
+            if is_new:
+                model, version = described(identity)
+                logger.info(
+                    "larder: namespace %s: model %s, weight_version %s, rank %s", current.namespace, model, version,
+                    self._ranks.folder,
+                )  # fmt: skip
             _close(retired)
         except BaseException:
             self.leave(current)
@@ -101,6 +114,11 @@ class SpaceTable:
             is_last = current.is_retired and current.users == 0
         if is_last:
             current.close()
+
+    def namespaces(self) -> dict[str, tuple[str, str]]:
+        """Of the spaces that are open: model and weight version of each, the latest used last."""
+        with self._changed:
+            return {current.namespace: described(current.identity) for current in self._open.values()}
 
     def clear(self, deadline: Deadline) -> None:
         """Drops the pages of the present weights, and of those that are still open."""

@@ -10,8 +10,14 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
 import larder
-from larder.sglang import heads, queries, tensors, transfers
-from larder.sglang.identity import Identity, is_offloading_decode_server, keeps_beliefs, machines
+from larder.sglang import heads, opening, queries, tensors, transfers
+from larder.sglang.identity import (
+    Identity,
+    is_attached_at_run_time,
+    is_offloading_decode_server,
+    keeps_beliefs,
+    machines,
+)
 from larder.sglang.metrics_page import MetricsPage, plugin_metrics
 from larder.sglang.patience import LEAST_SECONDS, Deadline, Patience
 from larder.sglang.pools import ANCHOR, MappedPool, Reach, Unusable, is_split_but_stored_once, map_pool, memory_of
@@ -45,9 +51,9 @@ class FailedQuery(Exception):
 class LarderStorage(HiCacheStorage):
     """Pages of SGLang's host pools in a store of Larder; one object per rank. larder.sglang lists the options.
 
-    Raises in the constructor only (ValueError, larder.Error): unknown options, a directory that cannot be used, weights
-    that have no fingerprint. Later troubles are misses, each counted and logged at most once a minute per kind; but see
-    _on_failed_query().
+    Raises in the constructor only (ValueError, larder.Error): unknown options, a directory that cannot be used, at run
+    time one whose disk hangs, weights that have no fingerprint. Later troubles are misses, each counted and logged at
+    most once a minute per kind; but see _on_failed_query().
     Threads: several at once; close() waits for the calls in flight, and after it everything is a miss.
     The host pools' memory is used during calls only, and is held as long as this object lives.
     """
@@ -63,7 +69,10 @@ class LarderStorage(HiCacheStorage):
         self._is_closed = False
         self._scheduler = threading.get_ident()
         self._identity = Identity(storage_config, settings)
-        self._store = larder.Store(settings.backend, settings.store, log=_log)
+        self._store = opening.open_store(
+            lambda: larder.Store(settings.backend, settings.store, log=_log), _name_of(settings),
+            opening.ATTACH_SECONDS if is_attached_at_run_time() else None,
+        )  # fmt: skip
         try:
             self._begin(settings, storage_config)
         except BaseException:  # the store would be open for as long as somebody has the error
@@ -172,12 +181,14 @@ class LarderStorage(HiCacheStorage):
             return {}
 
     def store_metrics(self) -> str:
-        """The same as Prometheus text, with troubles() and whether a clear is owed."""
+        """The same as Prometheus text, with troubles(), whether a clear is owed, and which namespace is whose."""
         try:
             store = self._store.metrics()
         except larder.Error:
             return ""
-        return store + plugin_metrics(self._trouble.counts(), self._is_clear_owed)
+        return store + plugin_metrics(
+            self._trouble.counts(), self._is_clear_owed, self._spaces.namespaces(), self._settings.ranks.folder
+        )
 
     def close(self) -> None:
         """Ends the calls in flight, then closes the store. Closing again does nothing."""
@@ -196,7 +207,7 @@ class LarderStorage(HiCacheStorage):
             self._store.close(_DETACH_SECONDS)
         except larder.Error as error:
             self._trouble.note("close", f"{error.message}; the store is closed when it answers", logging.WARNING)
-            threading.Thread(target=_close_later, args=(self._store,), name="larder-close", daemon=True).start()
+            threading.Thread(target=opening.close_later, args=(self._store,), name="larder-close", daemon=True).start()
         except Exception as error:
             self._trouble.note("close", error)
 
@@ -477,8 +488,9 @@ class LarderStorage(HiCacheStorage):
 def _how_to_store_again() -> str:
     if is_offloading_decode_server():
         return (
-            "the weights changed, and a decode server that offloads shows its storage neither a flush nor which "
-            "requests began before the change: nothing is stored until the server is started anew, with these weights"
+            "the weights changed, and a decode server that offloads shows its storage neither a flush nor the weights "
+            "with which other servers have computed its prompts: nothing is stored until the server is started anew, "
+            "with these weights, after its prefill servers have them"
         )
     return (
         "the weights changed, and SGLang's cache was not flushed since: nothing is stored until it is. A flush before "
@@ -497,16 +509,9 @@ def _how_to_clear(error: Exception) -> object:
     )
 
 
-def _close_later(store: larder.Store) -> None:
-    """A store that hangs keeps its directory, its threads and its memory until it answers."""
-    while True:
-        try:
-            store.close(10.0)
-            return
-        except larder.Error as error:
-            if error.code is not larder.Code.DEADLINE_EXCEEDED:
-                logger.warning("larder: close: %s", error.message)
-                return
+def _name_of(settings: Settings) -> str:
+    directory = settings.store.get("directory")
+    return f"{settings.backend} store" if directory is None else f"{settings.backend} store {directory}"
 
 
 def _tell_of_metrics(page: MetricsPage) -> None:

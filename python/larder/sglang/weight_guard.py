@@ -8,6 +8,9 @@ they are declined.
 
 A trainer that flushes and then updates gets no more of it: what the device computed between the two is of the old
 weights too, and SGLang shows its storage neither that nor when the update was.
+
+A decode server that offloads never clears its host pool, and no other sign would do: what it computes rests on prompts
+that prefill servers have computed, and nothing there says with which weights. So after an update it stores nothing.
 """
 
 import threading
