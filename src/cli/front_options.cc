@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/log.h"
 #include "base/parse_number.h"
@@ -18,7 +19,6 @@
 namespace larder {
 namespace {
 
-constexpr Nanos kDrainLimit = std::chrono::seconds(10);    // for open requests, at a stop
 constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for what storage has yet to take
 
 void add_trace_options(CLI::App& app, CacheOptions& o) {
@@ -116,14 +116,14 @@ Result<llama::PrefixStoreOptions> store_options(const CacheOptions& o) {
   return options;
 }
 
-void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* component) {
+void run_until_stopped(std::unique_ptr<llama::CompletionFront> front, StopSignals& signals, const StopOptions& options,
+                       const char* component) {
   tell_service_is_ready();
-  (void)signals.wait();
-  tell_service_is_stopping();
-  tell_people("stopping: open requests have 10 s, storage 60 s; a second signal ends at once\n");
-  front.stop_accepting();
-  if (!front.wait_drained(kDrainLimit)) log_warning(component, "open requests were cut off");
-  const Status stored = front.drain_storage(kStorageLimit);
+  wait_for_stop(signals, options, fmt::format(", storage {} s", whole_seconds(kStorageLimit)),
+                [&front] { front->announce_stop(); });
+  end_open_requests(*front, options, component);
+  const Status stored = llama::close_front(std::move(front), {kStorageLimit, kCloseLimit},
+                                           [component](const std::string& what) { leave_behind(component, what); });
   if (!stored.is_ok()) log_warning(component, "storage: " + stored.message());
 }
 

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/status.h"
+#include "cli/orderly_stop.h"
 #include "cli/real_signals.h"
 #include "server/llama/completion_front.h"
 #include "server/llama/save_points.h"
@@ -37,8 +39,10 @@ void add_cache_options(CLI::App& app, CacheOptions& options);
 // kInvalidArgument: more than this machine's memory, which no later start would find either.
 [[nodiscard]] Status check_host_bytes(const char* option, double bytes);
 
-// Tells systemd that the port listens, waits for a signal, and stops `front` in order: open requests have 10 s, the
-// store 60 s. component: of the log, "proxy".
-void run_until_stopped(llama::CompletionFront& front, StopSignals& signals, const char* component);
+// Tells systemd that the port listens, waits for a signal, and stops `front` in order: open requests have the time of
+// `options`, the store 60 s, and its close 30 s more. What hangs longer, or has left a write behind, ends the
+// process with code 1. component: of the log, "proxy".
+void run_until_stopped(std::unique_ptr<llama::CompletionFront> front, StopSignals& signals, const StopOptions& options,
+                       const char* component);
 
 }  // namespace larder

@@ -11,6 +11,7 @@
 #include "base/file_system.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/orderly_stop.h"
 #include "cli/real_log_option.h"
 #include "cli/real_service_notify.h"
 #include "cli/real_signals.h"
@@ -31,7 +32,6 @@
 namespace larder {
 namespace {
 
-constexpr Nanos kHttpDrainLimit = std::chrono::seconds(10);  // for open requests, at a stop
 constexpr std::uint64_t kMaxImportBytes = std::uint64_t{1} << 30;
 constexpr std::uint32_t kMostConnections = std::numeric_limits<std::uint32_t>::max();
 constexpr double kMaxSeconds = 86400;
@@ -47,6 +47,7 @@ struct ServerOptions {
   std::uint64_t max_pages = kMaxNamespacePages;
   std::uint32_t io_threads = 4, max_connections = 1024;
   TlsFiles tls;
+  StopOptions stop;
   LogOptions log;
 };
 
@@ -88,6 +89,7 @@ void add_metadata_options(CLI::App& app, ServerOptions& o) {
                  "connections at once; then one that waits is closed, or a new one gets 503")
       ->check(whole_number(1, kMostConnections))
       ->capture_default_str();
+  add_stop_options(app, o.stop);
   add_log_options(app, o.log);
 }
 
@@ -217,12 +219,9 @@ int serve_metadata(const ServerOptions& o) {
   }
 
   tell_service_is_ready();
-  (void)signals.wait();
-  tell_service_is_stopping();
-  tell_people(fmt::format("stopping: open requests have {} s; a second signal ends at once\n",
-                          std::chrono::duration_cast<std::chrono::seconds>(kHttpDrainLimit).count()));
+  wait_for_stop(signals, o.stop, "", [&server] { (*server)->announce_stop(); });
   (*server)->stop_accepting();
-  if (!(*server)->wait_drained(kHttpDrainLimit)) log_warning("metadata", "open requests were cut off");
+  if (!(*server)->wait_drained(o.stop.wait_limit())) tell_cut_off("metadata");
   server->reset();
   service->reset();
   tell_people("stopped\n");

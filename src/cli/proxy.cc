@@ -6,12 +6,14 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file_system.h"
 #include "base/http_client.h"
 #include "cli/commands.h"
 #include "cli/front_options.h"
+#include "cli/orderly_stop.h"
 #include "cli/real_llama_server.h"
 #include "cli/real_log_option.h"
 #include "cli/real_signals.h"
@@ -33,6 +35,7 @@ constexpr Nanos kStartGrace = std::chrono::seconds(12);
 
 using llama::caps_slots;
 using llama::control_vectors;
+using llama::has_full_windows;
 using llama::key_of;
 using llama::LlamaProxy;
 using llama::numeric_options;
@@ -45,8 +48,9 @@ struct ProxyOptions {
   std::string upstream, slot_directory, model, identity, key_file, upstream_ca;
   TlsFiles tls;
   std::uint32_t requests = 64, max_connections = 768;
-  bool shifts_context = false, caps_slots = false;
+  bool shifts_context = false, caps_slots = false, has_full_windows = false;
   CacheOptions cache;
+  StopOptions stop;
   LogOptions log;
   std::vector<std::string> command;
 };
@@ -78,6 +82,7 @@ void add_proxy_server_options(CLI::App& app, ProxyOptions& o) {
                  "connections at once; then one that waits is closed, or a new one gets 503")
       ->check(whole_number(1, 65535))
       ->capture_default_str();
+  add_stop_options(app, o.stop);
   add_log_options(app, o.log);
 }
 
@@ -86,6 +91,7 @@ void add_proxy_model_options(CLI::App& app, ProxyOptions& o) {
       ->type_name("GGUF");
   app.add_flag("--context-shift", o.shifts_context, "with --upstream: it was started with --context-shift");
   app.add_flag("--kv-unified-per-slot", o.caps_slots, "with --upstream: it was started with --kv-unified-per-slot");
+  app.add_flag("--swa-full", o.has_full_windows, "with --upstream: it was started with --swa-full");
   app.add_option("--identity", o.identity,
                  "with --upstream: what changes its numbers beside the model: RoPE, control vectors, LoRA")
       ->type_name("TEXT");
@@ -166,6 +172,7 @@ Result<ProxySettings> settings_of(const ProxyOptions& o) {
   settings.control_vectors = control_vectors(o.command);
   settings.shifts_context = o.shifts_context || (!o.command.empty() && shifts_context(o.command));
   settings.caps_slots = o.caps_slots || (!o.command.empty() && caps_slots(o.command));
+  settings.has_full_windows = o.has_full_windows || (!o.command.empty() && has_full_windows(o.command));
   settings.saves = o.cache.saves;
   settings.trace = o.cache.trace;
   settings.workers = o.requests;
@@ -202,8 +209,7 @@ int run_proxy(const ProxyOptions& options, ProxySettings settings) {
   tell_people(fmt::format("larder {} proxy on {} before {}\n{}\n", kLarderVersion, (*proxy)->url(), settings.upstream,
                           (*proxy)->summary()));
 
-  run_until_stopped(**proxy, signals, "proxy");
-  proxy->reset();
+  run_until_stopped(std::move(*proxy), signals, options.stop, "proxy");
   server.stop();
   if (server.has_given_up()) return 1;  // the log has said why; whoever watches this process may start both anew
   tell_people("stopped\n");
@@ -230,7 +236,8 @@ int proxy_command(int argc, char** argv) {
       "  mkdir -p /dev/shm/slots\n"
       "  llama-server -m model.gguf -fa on --port 8081 --slot-save-path /dev/shm/slots --cache-ram 0 &\n"
       "  larder proxy --upstream http://127.0.0.1:8081 --slot-dir /dev/shm/slots --store /var/tmp/larder\n"
-      "Exit codes: 0 stopped; 1 llama-server or its model cannot be cached; 2 wrong arguments.");
+      "Exit codes: 0 stopped; 1 llama-server or its model cannot be cached, or a store that hangs was left behind;\n"
+      "2 wrong arguments.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Status status = set_log_options(options.log);
   if (!status.is_ok()) return fail_proxy(status);

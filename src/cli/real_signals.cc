@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <ctime>
 
 #include "cli/real_log_option.h"
 
@@ -27,6 +28,16 @@ sigset_t stop_set() {
 
 void end_at_once(int signal) { ::_exit(128 + signal); }
 
+// One of `set`, which is blocked; at most for `limit`.
+void wait_for(const sigset_t& set, Nanos limit) {
+  const TimePoint end = real_clock().now() + limit;
+  for (Nanos left = limit; left > Nanos{0}; left = end - real_clock().now()) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
+    const timespec span{static_cast<std::time_t>(seconds.count()), static_cast<long>((left - seconds).count())};
+    if (::sigtimedwait(&set, nullptr, &span) > 0) return;  // else it is over, or a handler ran in between
+  }
+}
+
 }  // namespace
 
 StopSignals::StopSignals() {
@@ -44,10 +55,12 @@ bool StopSignals::is_pending() const {
   return false;
 }
 
-int StopSignals::wait() {
+int StopSignals::wait(Nanos delay, const std::function<void()>& begun) {
   const sigset_t set = stop_set();
   int signal = 0;
   while (sigwait(&set, &signal) != 0) {}
+  if (begun) begun();
+  if (!is_woken_.load(std::memory_order_relaxed)) wait_for(set, delay);
   if (::getpid() == 1) {  // the first process of a container: the kernel drops what it has no handler for
     for (const int second : {SIGINT, SIGTERM, SIGHUP}) {
       if (sigismember(&set, second) == 1) std::signal(second, end_at_once);
@@ -57,7 +70,12 @@ int StopSignals::wait() {
   return signal;
 }
 
-void StopSignals::wake() { ::kill(::getpid(), SIGTERM); }
+void StopSignals::wake() {
+  is_woken_.store(true, std::memory_order_relaxed);
+  ::kill(::getpid(), SIGTERM);
+}
+
+void end_process(int exit_code) { ::_exit(exit_code); }
 
 StartWatch::StartWatch(Nanos grace) {
   const sigset_t set = stop_set();

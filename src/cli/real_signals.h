@@ -6,7 +6,9 @@
 // a time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <optional>
 
 #include "base/clock.h"
@@ -20,11 +22,18 @@ class StopSignals {
   StopSignals();
   // One of them has come, and nobody has waited for it yet.
   [[nodiscard]] bool is_pending() const;
-  // Waits for one of them; its number. From then on a second one ends the process at once.
-  int wait();
-  // Makes a wait() on another thread return, as if SIGTERM had come.
+  // Waits for one of them; its number. Then calls `begun`, and waits for `delay`, which a second one ends. From then on
+  // a further one ends the process at once.
+  int wait(Nanos delay = Nanos{0}, const std::function<void()>& begun = {});
+  // Makes a wait() on another thread return, as if SIGTERM had come; there is no delay then.
   void wake();
+
+ private:
+  std::atomic<bool> is_woken_{false};  // relaxed: the signal comes behind it
 };
+
+// Ends the process at once, without destructors and handlers of exit().
+[[noreturn]] void end_process(int exit_code);
 
 // While a server starts: a disk may hang, and nothing is served yet, so that a signal ends the process by itself. To
 // stores that is a crash, which they survive. Made after StopSignals.

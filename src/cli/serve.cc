@@ -6,11 +6,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <utility>
 
 #include "base/file_system.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/front_options.h"
+#include "cli/orderly_stop.h"
 #include "cli/real_log_option.h"
 #include "cli/real_service_notify.h"
 #include "cli/real_signals.h"
@@ -22,6 +25,7 @@
 #include "server/auth.h"
 #include "server/command_line.h"
 #include "server/key_file.h"
+#include "server/real_time_limit.h"
 #include "server/text_table.h"
 #include "server/tls_context.h"
 #include "server/trace/trace_recorder.h"
@@ -30,8 +34,8 @@
 namespace larder {
 namespace {
 
-constexpr Nanos kServeDrainLimit = std::chrono::seconds(10);  // for open requests, at a stop
-constexpr Nanos kBackupLimit = std::chrono::seconds(60);      // for what is not in storage yet
+constexpr Nanos kAdminCallLimit = std::chrono::seconds(10);  // for an attach or a detach that is under way
+constexpr Nanos kBackupLimit = std::chrono::seconds(60);     // for what is not in storage yet
 
 // Headings of --help; options that are not named here come under "Other".
 std::string group_of(std::string_view name) {
@@ -77,6 +81,8 @@ std::string group_of(std::string_view name) {
       {"enable-get-state-changes", "Server"},
       {"allow-storage-library", "Storage tier (L3)"},
       {"kv-events-config", "Server"},
+      {"stop-wait", "Server"},
+      {"stop-delay", "Server"},
       {"record-trace", "Trace"},
       {"record-trace-key", "Trace"},
       {"record-trace-block", "Trace"},
@@ -184,11 +190,33 @@ std::string capacity_table(const SchedulerStats& stats) {
 
 int fail_serve(const Status& status) { return fail_server("larder serve", status); }
 
+// A storage that hangs keeps neither the backups of the others nor the process: each step has a limit.
+void stop(std::unique_ptr<ApiServer> api, std::unique_ptr<Scheduler> scheduler, std::unique_ptr<TraceRecorder> trace,
+          const StopOptions& options) {
+  end_open_requests(*api, options, "serve");
+  Status calls = api->end(kAdminCallLimit);
+  if (!calls.is_ok()) log_warning("serve", calls.message() + ": the stop goes on");
+  const Status backups = scheduler->quiesce(kBackupLimit);
+  if (!backups.is_ok()) log_warning("serve", "backups: " + backups.to_string());
+  const TimeLimit limit(kCloseLimit, [] {
+    leave_behind("serve", fmt::format("a storage has not closed within {} s", whole_seconds(kCloseLimit)));
+  });
+  trace.reset();
+  if (!calls.is_ok()) {
+    // What is attached closes in order.
+    if (!scheduler->storage().backend.empty()) (void)scheduler->detach_storage(kAdminCallLimit);
+    calls = api->end(Nanos{0});
+    if (!calls.is_ok()) leave_behind("serve", calls.message());
+  }
+  api.reset();
+  scheduler.reset();
+}
+
 int serve(const Options& options) {
   StopSignals signals;  // before any thread that takes signals
   StartWatch start;
   MetricsRegistry metrics;
-  const auto trace = TraceRecorder::open(trace_options(options), real_file_system(), real_clock(), metrics);
+  auto trace = TraceRecorder::open(trace_options(options), real_file_system(), real_clock(), metrics);
   if (!trace.is_ok()) return fail_serve(trace.status());
   auto scheduler = Scheduler::create(options, real_file_system(), real_clock(), metrics);
   if (!scheduler.is_ok()) return fail_serve(scheduler.status());
@@ -204,17 +232,10 @@ int serve(const Options& options) {
                           capacity_table((*scheduler)->stats())));
 
   tell_service_is_ready();
-  (void)signals.wait();
-  tell_service_is_stopping();
-  tell_people(fmt::format("stopping: open requests have {} s, backups {} s; a second signal ends at once\n",
-                          std::chrono::duration_cast<std::chrono::seconds>(kServeDrainLimit).count(),
-                          std::chrono::duration_cast<std::chrono::seconds>(kBackupLimit).count()));
-  (*api)->stop_accepting();
-  if (!(*api)->wait_drained(kServeDrainLimit)) log_warning("serve", "open requests were cut off");
-  api->reset();
-  const Status backups = (*scheduler)->quiesce(kBackupLimit);
-  if (!backups.is_ok()) log_warning("serve", "backups: " + backups.to_string());
-  scheduler->reset();
+  const StopOptions stopping{options.stop_wait, options.stop_delay};
+  wait_for_stop(signals, stopping, fmt::format(", backups {} s", whole_seconds(kBackupLimit)),
+                [&api] { (*api)->announce_stop(); });
+  stop(std::move(*api), std::move(*scheduler), std::move(*trace), stopping);
   tell_people("stopped\n");
   return 0;
 }

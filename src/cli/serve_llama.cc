@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/file_system.h"
 #include "cli/commands.h"
@@ -14,6 +15,7 @@
 #ifdef LARDER_HAS_LLAMA
 #include "base/metrics.h"
 #include "cli/front_options.h"
+#include "cli/orderly_stop.h"
 #include "cli/real_log_option.h"
 #include "cli/real_signals.h"
 #include "cli/tls_options.h"
@@ -59,6 +61,7 @@ struct LlamaOptions {
   CacheOptions cache;
   std::string key_file, template_file;
   bool allows_no_key = false;
+  StopOptions stop;
   LogOptions log;
 };
 
@@ -107,6 +110,7 @@ void add_llama_server_options(CLI::App& app, LlamaOptions& o) {
                  "connections at once; then one that waits is closed, or a new one gets 503")
       ->check(whole_number(1, 65535))
       ->capture_default_str();
+  add_stop_options(app, o.stop);
   add_log_options(app, o.log);
 }
 
@@ -129,7 +133,7 @@ Status fill_settings(LlamaOptions& o) {
 
 int fail(const Status& status) { return fail_server("larder serve", status); }
 
-int run_llama(const ServeSettings& settings) {
+int run_llama(const ServeSettings& settings, const StopOptions& stop) {
   StopSignals signals;  // before any thread that takes signals
   StartWatch start;
   MetricsRegistry metrics;
@@ -138,8 +142,7 @@ int run_llama(const ServeSettings& settings) {
   start.end();
   tell_people(fmt::format("larder {} serve on {}\n{}\n", kLarderVersion, (*service)->url(), (*service)->summary()));
 
-  run_until_stopped(**service, signals, "serve");
-  service->reset();
+  run_until_stopped(std::move(*service), signals, stop, "serve");
   tell_people("stopped\n");
   return 0;
 }
@@ -159,12 +162,12 @@ int serve_llama_command(int argc, char** argv) {
   app.footer(
       "\nExample:\n"
       "  larder serve --model model.gguf --store /var/tmp/larder\n"
-      "Exit codes: 0 stopped; 1 the model cannot be cached; 2 wrong arguments.");
+      "Exit codes: 0 stopped; 1 the model cannot be cached, or a store that hangs was left behind; 2 wrong arguments.");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   Status status = set_log_options(options.log);
   if (status.is_ok()) status = fill_settings(options);
   if (!status.is_ok()) return fail(status);
-  return run_llama(options.settings);
+  return run_llama(options.settings, options.stop);
 }
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `larder stat`: the state of each tier, pool and backend of a running server. A client of /server_info, or of
-// /larder/status, and of /metrics?format=json.
+// /larder/status, and of /metrics?format=json; what has the last alone, as SGLang's ranks, is shown by that.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -36,10 +36,15 @@ struct StatOptions {
 constexpr const char* kInfo = "/server_info";
 constexpr const char* kFrontStatus = "/larder/status";  // of `larder proxy` and of GGUF files
 
+// Where the state of a server is; learned with its first answer.
+enum class ServerKind { kServer, kFront, kMetricsAlone };
+
 Result<std::string> body_of(const char* target, const Result<HttpReply>& reply) {
   if (!reply.is_ok()) return reply.status();
   if (reply->status == 200) return reply->body;
-  const std::string hint = answer_hint(reply->status, "--api-key-file FILE", "`larder serve` or `larder proxy`");
+  constexpr const char* kServers =
+      "`larder serve`, `larder proxy` or page of metrics (metrics_port of Larder in SGLang)";
+  const std::string hint = answer_hint(reply->status, "--api-key-file FILE", kServers);
   return unavailable(fmt::format("GET {}: HTTP {}: {}{}", target, reply->status, reply->body.substr(0, 300), hint));
 }
 
@@ -53,7 +58,9 @@ Result<std::vector<MetricFamily>> read_metrics(HttpClient& client) {
   Result<std::vector<MetricFamily>> metrics = parse_metrics_json(text);
   if (metrics.is_ok()) return metrics;
   return corrupt(
-      fmt::format("GET {}: {}; is the server older than this program?", kTarget, metrics.status().message()));
+      fmt::format("GET {}: {}; is the server older than this program? SGLang's own page has other numbers than the one "
+                  "at Larder's metrics_port",
+                  kTarget, metrics.status().message()));
 }
 
 Result<nlohmann::json> object_of(const char* target, const Result<std::string>& body) {
@@ -63,32 +70,39 @@ Result<nlohmann::json> object_of(const char* target, const Result<std::string>& 
   return parsed;
 }
 
-// is_front: learns that the server is one that has kFrontStatus.
-Result<nlohmann::json> read_info(HttpClient& client, bool& is_front) {
-  if (!is_front) {
+// kind: learns what the server has. Null: metrics alone.
+Result<nlohmann::json> read_info(HttpClient& client, ServerKind& kind) {
+  if (kind == ServerKind::kMetricsAlone) return nlohmann::json();
+  if (kind == ServerKind::kServer) {
     const Result<HttpReply> reply = client.request("GET", kInfo);
     // A proxy passes the question on, and llama-server does not know it, asks for its key, loads, is down or hangs.
     const bool may_be_front =
         reply.is_ok() ? reply->status != 200 : reply.status().code() == StatusCode::kDeadlineExceeded;
     if (may_be_front) {
       const Result<HttpReply> status = client.request("GET", kFrontStatus);
-      is_front = status.is_ok() && (status->status == 200 || status->status == 403);
+      if (status.is_ok() && (status->status == 200 || status->status == 403)) kind = ServerKind::kFront;
     }
-    if (!is_front) return object_of(kInfo, body_of(kInfo, reply));
+    const bool is_unknown = kind == ServerKind::kServer && reply.is_ok() && reply->status == 404;
+    if (is_unknown && read_metrics(client).is_ok()) {
+      kind = ServerKind::kMetricsAlone;
+      return nlohmann::json();
+    }
+    if (kind == ServerKind::kServer) return object_of(kInfo, body_of(kInfo, reply));
   }
   LARDER_ASSIGN_OR_RETURN(const nlohmann::json status, object_of(kFrontStatus, get(client, kFrontStatus)));
   return info_of_front(status);
 }
 
-Result<StatSample> take_sample(HttpClient& client, bool& is_front) {
-  LARDER_ASSIGN_OR_RETURN(nlohmann::json info, read_info(client, is_front));
+Result<StatSample> take_sample(HttpClient& client, ServerKind& kind) {
+  LARDER_ASSIGN_OR_RETURN(nlohmann::json info, read_info(client, kind));
   StatSample sample;
   sample.info = std::move(info);
-  // The rest is worth showing without metrics, too.
   Result<std::vector<MetricFamily>> metrics = read_metrics(client);
   if (metrics.is_ok()) {
     sample.metrics = std::move(*metrics);
-  } else {
+  } else if (kind == ServerKind::kMetricsAlone) {
+    return metrics.status();
+  } else {  // the rest is worth showing, too
     std::fprintf(stderr, "larder stat: without metrics: %s\n", metrics.status().message().c_str());
   }
   return sample;
@@ -114,9 +128,9 @@ Status run_stat(const StatOptions& o) {
   if (o.watch_seconds > 0) interval.emplace([&client] { client.cancel(); });
   std::optional<StatSample> before;
   TimePoint before_at;
-  bool is_front = false;
+  ServerKind kind = ServerKind::kServer;
   for (;;) {
-    Result<StatSample> now = take_sample(client, is_front);
+    Result<StatSample> now = take_sample(client, kind);
     if (interval && interval->is_over()) return Status::ok();
     if (!now.is_ok() && !before) return now.status();
     if (now.is_ok()) {
@@ -137,8 +151,10 @@ Status run_stat(const StatOptions& o) {
 }  // namespace
 
 int stat_command(int argc, char** argv) {
-  CLI::App app("Shows the state of each tier, pool and storage backend of a running `larder serve` or `larder proxy`.",
-               "larder stat");
+  CLI::App app(
+      "Shows the state of each tier, pool and storage backend of a running `larder serve` or `larder proxy`; of Larder "
+      "in SGLang what its page of metrics has (metrics_port).",
+      "larder stat");
   app.get_formatter()->column_width(30);
   StatOptions o;
   app.add_option("--url", o.url, "server to ask")->type_name("URL")->capture_default_str();

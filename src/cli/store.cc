@@ -45,7 +45,7 @@ constexpr StoreCommand kStoreCommands[] = {
 };
 
 void print_store_help(std::FILE* out) {
-  std::fputs("usage: larder store COMMAND DIRECTORY... [OPTIONS]\n\n", out);
+  std::fputs("usage: larder store COMMAND [FILE] DIRECTORY... [OPTIONS]\n\n", out);
   for (const StoreCommand& command : kStoreCommands) std::fprintf(out, "  %-8s %s\n", command.name, command.help);
   std::fprintf(out,
                "\nA store is one or more directories; name all of them.\n"

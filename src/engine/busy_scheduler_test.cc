@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/scheduler_impl.h"
 #include "sim/sim_file_system.h"
+#include "tests/support/scheduler_client.h"
 
 namespace larder {
 namespace {
@@ -41,37 +41,20 @@ class StuckEngine final : public ReferenceEngine {
 class BusySchedulerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    Options options;
-    options.model = "gqa-tiny";
-    options.max_total_tokens = 2048;
-    options.chunked_prefill_size = 256;
+    Options options = support::tiny_options();
     options.max_running_requests = 4;
     options.max_queued_requests = 2;
-    options.threads = 1;
-    Result<std::unique_ptr<Composition>> parts = Composition::create(options, files_, real_clock(), metrics_);
-    ASSERT_TRUE(parts.is_ok()) << parts.status().to_string();
-    Result<std::unique_ptr<ReferenceEngine>> engine =
-        ReferenceEngine::create((*parts)->model, *(*parts)->device_pools, 1);
-    ASSERT_TRUE(engine.is_ok()) << engine.status().to_string();
-    auto stuck = std::make_unique<StuckEngine>(std::move(engine).value(), door_);
-    auto made = std::make_unique<SchedulerImpl>(std::move(parts).value(), std::move(stuck), real_clock(), metrics_);
-    ASSERT_TRUE(made->start_thread().is_ok());
-    scheduler_ = std::move(made);
+    auto made = support::wrapped_scheduler(options, files_, metrics_, [this](std::unique_ptr<ReferenceEngine> real) {
+      return std::make_unique<StuckEngine>(std::move(real), door_);
+    });
+    ASSERT_TRUE(made.is_ok()) << made.status().to_string();
+    scheduler_ = std::move(made).value();
   }
   void TearDown() override { let_go(); }
 
   Status submit() {
-    GenerateRequest request;
-    request.tokens.assign(50, 7);
-    request.max_new_tokens = 1;
-    request.ignore_eos = true;
-    auto& ended = ended_.emplace_back(std::make_shared<std::promise<Status>>());
-    return scheduler_
-        ->submit(std::move(request),
-                 [ended](const GenerateUpdate& update) {
-                   if (update.finish != FinishReason::kRunning) ended->set_value(update.status);
-                 })
-        .status();
+    const auto update = ended_.emplace_back().update();
+    return scheduler_->submit(support::request_of(std::vector<TokenId>(50, 7), 1), update).status();
   }
   [[nodiscard]] bool is_in_step() { return door_.reached.get_future().wait_for(kHangs) == std::future_status::ready; }
   void let_go() {
@@ -82,7 +65,7 @@ class BusySchedulerTest : public ::testing::Test {
   MetricsRegistry metrics_;
   StuckEngine::Door door_;
   bool is_open_ = false;
-  std::vector<std::shared_ptr<std::promise<Status>>> ended_;  // of each that was submitted
+  std::vector<support::Collector> ended_;  // of each that was submitted
   std::unique_ptr<Scheduler> scheduler_;
 };
 
@@ -99,11 +82,7 @@ TEST_F(BusySchedulerTest, WhoHasStartedDoesNotWait) {
   EXPECT_NE(refused.message().find("2 requests are waiting"), std::string::npos) << refused.to_string();
   ended_.pop_back();
   let_go();
-  for (const auto& ended : ended_) {
-    std::future<Status> answer = ended->get_future();
-    ASSERT_EQ(answer.wait_for(kHangs), std::future_status::ready);
-    EXPECT_TRUE(answer.get().is_ok());
-  }
+  for (support::Collector& ended : ended_) EXPECT_TRUE(ended.wait().last.status.is_ok());
 }
 
 TEST_F(BusySchedulerTest, WhoLooksGetsTheLastNumbers) {

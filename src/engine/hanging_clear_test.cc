@@ -10,13 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/rng.h"
 #include "base/thread_pool.h"
 #include "door/register_backends.h"
-#include "engine/scheduler.h"
 #include "sim/sim_file_system.h"
 #include "storage/operation.h"
 #include "tests/support/passing_backend.h"
+#include "tests/support/scheduler_client.h"
 
 namespace larder {
 namespace {
@@ -60,14 +59,8 @@ class HangingClearTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(register_backends(plain_).is_ok());
-    Options options;
-    options.model = "gqa-tiny";
-    options.max_total_tokens = 2048;
-    options.chunked_prefill_size = 256;
-    options.max_running_requests = 2;
-    options.threads = 1;
     Result<std::unique_ptr<Scheduler>> made =
-        Scheduler::create(options, files_, real_clock(), metrics_, [this](BackendFactory& factory) {
+        Scheduler::create(support::tiny_options(), files_, real_clock(), metrics_, [this](BackendFactory& factory) {
           return factory.add("hanging", {}, [this](const BackendOptions&, const BackendEnvironment& environment) {
             Made inner = plain_.create("memory", {}, environment);
             if (!inner.is_ok()) return inner;
@@ -107,17 +100,8 @@ class HangingClearTest : public ::testing::Test {
     if (!std::exchange(is_back_, true)) disk_.is_back.set_value();
   }
   bool generate(std::uint64_t seed) {
-    GenerateRequest request;
-    Rng rng(seed);
-    for (int i = 0; i < 300; ++i) request.tokens.push_back(static_cast<TokenId>(rng.below(256)));
-    request.max_new_tokens = 4;
-    request.ignore_eos = true;
-    const auto done = std::make_shared<std::promise<bool>>();
-    std::future<bool> answer = done->get_future();
-    const auto ticket = scheduler_->submit(request, [done](const GenerateUpdate& update) {
-      if (update.finish != FinishReason::kRunning) done->set_value(update.status.is_ok());
-    });
-    return ticket.is_ok() && answer.wait_for(kPatience) == std::future_status::ready && answer.get();
+    const GenerateRequest request = support::request_of(support::random_prompt(seed, 300), 4);
+    return support::generate(*scheduler_, request).last.status.is_ok();
   }
   // Until the retired backend has ended.
   [[nodiscard]] bool wait_until_none_is_retired() {

@@ -9,25 +9,20 @@
 #include <string>
 #include <vector>
 
-#include "base/rng.h"
-#include "engine/scheduler.h"
 #include "sim/sim_cuda_driver.h"
 #include "sim/sim_file_system.h"
+#include "tests/support/scheduler_client.h"
 #include "transfer/cuda/cuda_device.h"
 
 namespace larder {
 namespace {
 
 Options cuda_options(const std::string& model) {
-  Options options;
-  options.model = model;
+  Options options = support::tiny_options(model);
   options.max_total_tokens = 1024;  // two conversations: the others are in host memory
   options.max_mamba_cache_size = 10;
   options.hicache_ratio = 8;
-  options.chunked_prefill_size = 256;
   options.num_reserved_decode_tokens = 16;
-  options.max_running_requests = 2;
-  options.threads = 1;
   return options;
 }
 
@@ -41,26 +36,8 @@ class Stack {
   }
   [[nodiscard]] bool is_there() const { return scheduler_ != nullptr; }
 
-  GenerateUpdate ask(const std::vector<TokenId>& prompt, std::vector<TokenId>& answer) {
-    GenerateRequest request;
-    request.tokens = prompt;
-    request.max_new_tokens = 12;
-    request.ignore_eos = true;
-    auto done = std::make_shared<std::promise<GenerateUpdate>>();
-    auto tokens = std::make_shared<std::vector<TokenId>>();
-    std::future<GenerateUpdate> future = done->get_future();
-    const auto ticket = scheduler_->submit(std::move(request), [done, tokens](const GenerateUpdate& u) {
-      tokens->insert(tokens->end(), u.new_tokens.begin(), u.new_tokens.end());
-      if (u.finish != FinishReason::kRunning) done->set_value(u);
-    });
-    EXPECT_TRUE(ticket.is_ok()) << ticket.status().to_string();
-    if (!ticket.is_ok() || future.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
-      ADD_FAILURE() << "the request never ended";
-      return {};
-    }
-    GenerateUpdate last = future.get();
-    answer = *tokens;
-    return last;
+  support::Answer ask(const std::vector<TokenId>& prompt) {
+    return support::generate(*scheduler_, support::request_of(prompt, 12));
   }
 
  private:
@@ -68,13 +45,6 @@ class Stack {
   MetricsRegistry metrics_;
   std::unique_ptr<Scheduler> scheduler_;
 };
-
-std::vector<TokenId> random_tokens(std::uint64_t seed, std::size_t count) {
-  Rng rng(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(rng.below(256));
-  return tokens;
-}
 
 class OnCuda : public testing::TestWithParam<const char*> {
  protected:
@@ -113,16 +83,15 @@ TEST_P(OnCuda, AnswersAreThoseOfTheHost) {
     ASSERT_TRUE(host.is_there() && cuda.is_there());
     std::uint64_t from_host = 0;
     std::vector<std::vector<TokenId>> conversations;
-    for (std::uint64_t c = 0; c < 4; ++c) conversations.push_back(random_tokens(c + 1, 300));
+    for (std::uint64_t c = 0; c < 4; ++c) conversations.push_back(support::random_prompt(c + 1, 300));
     for (int turn = 0; turn < 3; ++turn) {
       for (auto& conversation : conversations) {
-        std::vector<TokenId> expected, answer;
-        ASSERT_TRUE(host.ask(conversation, expected).status.is_ok());
-        const GenerateUpdate last = cuda.ask(conversation, answer);
-        ASSERT_EQ(last.status.to_string(), "ok");
-        ASSERT_EQ(answer, expected) << "turn " << turn;
-        from_host += last.cached.host;
-        conversation.insert(conversation.end(), answer.begin(), answer.end());
+        const support::Answer expected = host.ask(conversation), answer = cuda.ask(conversation);
+        ASSERT_TRUE(expected.last.status.is_ok());
+        ASSERT_EQ(answer.last.status.to_string(), "ok");
+        ASSERT_EQ(answer.tokens, expected.tokens) << "turn " << turn;
+        from_host += answer.last.cached.host;
+        conversation.insert(conversation.end(), answer.tokens.begin(), answer.tokens.end());
       }
     }
     EXPECT_GT(from_host, 0U) << "nothing came back from host memory: this test shows nothing";
@@ -152,18 +121,19 @@ TEST(MirroredEngine, ALostDeviceEndsRequestsAndNotTheServer) {
     sim->lose_at(n);
     bool is_lost = false;
     for (std::uint64_t c = 0; c < 4; ++c) {
-      std::vector<TokenId> expected, answer;
-      const std::vector<TokenId> prompt = random_tokens(c % 3 + 1, 300);
-      ASSERT_TRUE(host.ask(prompt, expected).status.is_ok());
-      const GenerateUpdate last = cuda.ask(prompt, answer);
-      if (last.status.is_ok()) {
+      const std::vector<TokenId> prompt = support::random_prompt(c % 3 + 1, 300);
+      const support::Answer expected = host.ask(prompt), answer = cuda.ask(prompt);
+      ASSERT_TRUE(expected.last.status.is_ok());
+      if (answer.last.status.is_ok()) {
         EXPECT_FALSE(is_lost) << "a request was answered on a lost device";
-        EXPECT_EQ(answer, expected);
+        EXPECT_EQ(answer.tokens, expected.tokens);
         continue;
       }
       is_lost = true;
-      EXPECT_NE(last.status.message().find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << last.status.to_string();
-      EXPECT_TRUE(std::equal(answer.begin(), answer.end(), expected.begin())) << "a token before the loss is wrong";
+      EXPECT_NE(answer.last.status.message().find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos)
+          << answer.last.status.to_string();
+      EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), expected.tokens.begin()))
+          << "a token before the loss is wrong";
     }
     losses += is_lost ? 1 : 0;
     EXPECT_EQ(sim->violations(), std::vector<std::string>());

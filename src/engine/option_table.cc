@@ -29,6 +29,7 @@ constexpr double kMaxRequests = 65'536;
 constexpr double kMaxConnections = 65'535;
 constexpr double kMaxThreads = 256;
 constexpr double kMaxGigabytes = 1e6;
+constexpr double kMaxStopSeconds = 3600;
 constexpr double kMaxU64 = 18'446'744'073'709'551'615.0;
 
 using O = Options;
@@ -155,6 +156,14 @@ const std::array kTable = {
         false,
         {},
         true},
+    OptionEntry{{"stop-wait", "SECONDS", "that open requests have to end at a stop; then they are cut off (10)"},
+                &O::stop_wait,
+                0,
+                kMaxStopSeconds},
+    OptionEntry{{"stop-delay", "SECONDS", "of notice before that: /health says 503, and requests are taken still (0)"},
+                &O::stop_delay,
+                0,
+                kMaxStopSeconds},
     OptionEntry{{"served-model-name", "NAME", "name of the model in answers (the model's id)"}, &O::served_model_name},
     OptionEntry{{"log-level", "LEVEL", "the least that the log tells (info)"}, &O::log_level, 0, 0, false, kLogLevels},
     OptionEntry{{"log-format", "FORMAT", "form of a line of the log (text)"}, &O::log_format, 0, 0, false, kLogFormats},

@@ -69,6 +69,7 @@ struct Options {
   std::string record_trace, record_trace_key;
   std::uint64_t record_trace_block = 512;
   std::string record_trace_max_size = "1Gi";
+  std::uint32_t stop_wait = 10, stop_delay = 0;         // --stop-wait, --stop-delay: seconds (cli/orderly_stop.h)
   std::string served_model_name;                        // --served-model-name; default: the model's id
   std::string log_level = "info", log_format = "text";  // --log-level, --log-format; set by whoever starts the server
   std::uint64_t seed = 1;                               // --random-seed: sampling

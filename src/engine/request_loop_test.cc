@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <stdexcept>
 
 #include "base/rng.h"
@@ -102,6 +103,87 @@ TEST_F(RequestLoopTest, ManyThatWaitForStorageHoldUpNobody) {
     cache_->storage_hangs = false;
     run_until_over();
   }
+}
+
+// The defect: a long prompt that lies wholly on the device was not begun before one of those that fetch had left.
+TEST_F(RequestLoopTest, ALongPromptThatIsThereStartsAtOnce) {
+  constexpr std::size_t kLong = 40, kThere = 41;
+  for (const std::size_t waiting : {16u, 64u, 300u}) {
+    SCOPED_TRACE(waiting);
+    make({.running = 8, .chunk_tokens = 64, .prefetch_threshold = 32});
+    cache_->storage_hangs = true;
+    cache_->on_would_fetch = [](const BeginRequest& request) { return request.tokens.size() != kThere; };
+    cache_->on_begin = [this](const BeginRequest& request) {
+      cache_->prefetch_chance = request.tokens.size() == kThere ? 0 : 100;
+      return Status::ok();
+    };
+    Rng rng(3);
+    for (std::size_t i = 0; i < waiting; ++i) (void)add(prompt_of(rng, kLong), 1);
+    (void)loop_->turn();
+    EXPECT_EQ(cache_->begun, std::min(waiting, RequestLoop::kMaxBegunWaiting));
+    const Scheduler::Ticket next = add(prompt_of(rng, kThere), 1);
+    (void)loop_->turn();
+    EXPECT_EQ(heard_[next].ends, 1u);
+    EXPECT_TRUE(heard_[next].last.status.is_ok());
+    EXPECT_EQ(loop_->waiting(), waiting);
+    cache_->storage_hangs = false;
+    run_until_over();
+  }
+}
+
+// What is in the cache changes while a prompt waits. In a turn only so many are looked at, each of them in its turn.
+TEST_F(RequestLoopTest, EachThatWaitsIsLookedAtAgain) {
+  constexpr std::size_t kTokens = RequestLoop::kTokensLookedAt / 8;
+  make({.running = 8, .chunk_tokens = 64, .prefetch_threshold = 32});
+  cache_->storage_hangs = true;
+  cache_->prefetch_chance = 100;
+  std::set<TokenId> there;  // first tokens
+  std::size_t looks = 0;
+  cache_->on_would_fetch = [&](const BeginRequest& request) {
+    ++looks;
+    cache_->prefetch_chance = there.contains(request.tokens[0]) ? 0 : 100;
+    return !there.contains(request.tokens[0]);
+  };
+  for (std::size_t i = 0; i < RequestLoop::kMaxBegunWaiting; ++i) (void)add(std::vector<TokenId>(32, 1), 1);
+  std::vector<Scheduler::Ticket> others;
+  for (TokenId first = 2; first < 30; ++first) others.push_back(add(std::vector<TokenId>(kTokens, first), 0));
+  for (int turn = 0; turn < 5; ++turn) {
+    looks = 0;
+    (void)loop_->turn();
+    EXPECT_EQ(looks, 8u);
+  }
+  there = {10, 29};
+  for (int turn = 0; turn < 4; ++turn) (void)loop_->turn();
+  EXPECT_EQ(cache_->begun, RequestLoop::kMaxBegunWaiting + 2);
+  EXPECT_EQ(loop_->running(), 2u);
+  EXPECT_EQ(loop_->waiting(), RequestLoop::kMaxBegunWaiting + others.size() - 2);
+}
+
+// Those that need nothing from storage come without end, and take what room there is.
+TEST_F(RequestLoopTest, ThoseThatNeedNoStorageStarveNobody) {
+  constexpr std::size_t kThere = 41;
+  make({.running = 4, .chunk_tokens = 64, .prefetch_threshold = 32});
+  cache_->pages = 100;
+  cache_->on_would_fetch = [](const BeginRequest& request) { return request.tokens.size() != kThere; };
+  cache_->on_begin = [this](const BeginRequest& request) {
+    cache_->prefetch_chance = request.tokens.size() == kThere ? 0 : 100;
+    return Status::ok();
+  };
+  Rng rng(5);
+  std::vector<Scheduler::Ticket> fetch;
+  for (int i = 0; i < 100; ++i) fetch.push_back(add(prompt_of(rng, 90), 1));
+  const auto are_over = [&] {
+    return std::ranges::all_of(fetch, [&](Scheduler::Ticket ticket) { return heard_[ticket].ends == 1; });
+  };
+  int turns = 0;
+  for (; turns < 20'000 && !are_over(); ++turns) {
+    if (loop_->waiting() < 150) (void)add(prompt_of(rng, kThere), 1);
+    (void)loop_->turn();
+  }
+  EXPECT_TRUE(are_over());
+  EXPECT_LT(turns, 100 * 30) << "each is passed over so often at most";
+  cache_->on_would_fetch = nullptr;
+  run_until_over();
 }
 
 TEST_F(RequestLoopTest, ThoseThatWaitForAPlaceAtStorageHoldUpNobody) {

@@ -49,6 +49,7 @@ class FakeCache final : public Cache {
   std::function<Status(const Entry&)> on_start, on_prepare;  // the same
   std::function<void(const Entry&)> on_complete, on_abort;   // may throw
   std::function<bool(const Entry&)> on_load;                 // of a start: does it fail?
+  std::function<bool(const BeginRequest&)> on_would_fetch;   // the answer; null: yes
   std::function<bool(const Entry&)> waits_for_place;         // of storage, at each start
   std::uint64_t cached = 0;                                  // tokens that a start finds, at most prompt - 1
   MissReason miss = MissReason::kNone;                       // of a start
@@ -70,6 +71,7 @@ class FakeCache final : public Cache {
     entries[id.v] = std::move(e);
     return id;
   }
+  bool would_fetch(const BeginRequest& request) const override { return !on_would_fetch || on_would_fetch(request); }
   RequestPhase phase(RequestId id) const override { return entries.at(id.v).phase; }
   bool waits_for_storage(RequestId id) const override {
     return entries.at(id.v).phase == RequestPhase::kPrefetching ||

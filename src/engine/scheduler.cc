@@ -56,6 +56,7 @@ SchedulerImpl::SchedulerImpl(std::unique_ptr<Composition> parts, std::unique_ptr
       loop_(LoopLimits{parts_->options.max_running_requests, parts_->options.chunked_prefill_size, parts_->options.seed,
                        parts_->config.prefetch_threshold},
             LoopParts{parts_->cache.get(), engine_.get(), &parts_->model, &clock_, &metrics_}),
+      configured_backend_(parts_->options.hicache_storage_backend),
       extra_config_(parts_->options.hicache_storage_backend_extra_config),
       storage_options_(parts_->storage_options),
       prefetch_policy_(parts_->config.prefetch_policy),

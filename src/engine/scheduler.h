@@ -67,8 +67,9 @@ struct KvEventsView {
 struct StorageView {
   std::string backend;  // "": none
   std::string extra_config, prefetch_policy, write_policy;
-  bool is_detaching = false;  // a detach waits for operations in flight
-  std::uint64_t retired = 0;  // detached backends with operations in flight, nobody waits for
+  bool is_detaching = false;                        // a detach waits for operations in flight
+  std::uint64_t retired = 0;                        // detached backends with operations in flight, nobody waits for
+  std::string last_backend{}, last_extra_config{};  // where none is attached: the one that was detached last
 };
 
 struct SchedulerStats {
@@ -87,7 +88,7 @@ struct SchedulerStats {
 // A storage backend attached while the server runs. Empty policies keep what the process was started with.
 struct AttachRequest {
   std::string backend;       // as --hicache-storage-backend
-  std::string extra_config;  // as --hicache-storage-backend-extra-config
+  std::string extra_config;  // as --hicache-storage-backend-extra-config; empty: attach_storage() says
   std::string prefetch_policy, write_policy;
   bool replace = false;  // another backend is attached: this one takes its place, then that one is detached
   bool probe = true;     // write, read back and compare a few pages before it is used
@@ -126,10 +127,11 @@ class Scheduler {
   // Waits until all backups have reached storage (or limit).
   [[nodiscard]] virtual Status quiesce(Nanos limit) = 0;
   // Attach and detach work under load: no request waits for them. They block the caller, at most for `limit` and what
-  // it takes to open or close the backend. An attach that fails changes nothing. kInvalidArgument: no host tier,
-  // unknown backend or option. kConflict: another one is attached (and not to be replaced), or still detaching.
-  // kUnsupported: a prefetch limit other than the process's. Else why the backend could not be opened, or failed its
-  // probe.
+  // it takes to open or close the backend. An attach that fails changes nothing. Without an extra configuration: that
+  // of the attached backend stays (one that replaces it has none); the last one that was attached comes back with its
+  // own, where none is; any other has none. kInvalidArgument: no host tier, unknown backend or option. kConflict:
+  // another one is attached (and not to be replaced), or still detaching. kUnsupported: a prefetch limit other than the
+  // process's. kCancelled: end_waits(). Else why the backend could not be opened, or failed its probe.
   [[nodiscard]] virtual Status attach_storage(const AttachRequest& request, Nanos limit) = 0;
   // Ok also if none is attached. Waits for operations in flight until `limit`; what is in flight then keeps its buffers
   // and its backend until it ends (StorageView::retired), and another backend can be attached at once.
@@ -140,8 +142,8 @@ class Scheduler {
   [[nodiscard]] virtual Result<PreparedStorage> prepare_storage(const AttachRequest& request, Nanos limit) = 0;
   [[nodiscard]] virtual Result<PreparedStorage> switch_storage(PreparedStorage next, Nanos limit) = 0;
   virtual void retire_storage(PreparedStorage previous) = 0;
-  // Drops every page of the attached store, of all models: what adapters and tenants of a model are stored, nobody can
-  // tell, as their namespaces are hashes. kInvalidArgument: none is attached.
+  // Drops every page of the attached store, of all models and servers that use it: what adapters and tenants of a model
+  // are stored, nobody can tell, as their namespaces are hashes. kInvalidArgument: none is attached.
   [[nodiscard]] virtual Status clear_storage(Nanos limit) = 0;
   // As stats(): does not block for long.
   [[nodiscard]] virtual StorageView storage() = 0;
@@ -149,7 +151,7 @@ class Scheduler {
   [[nodiscard]] virtual Result<Explanation> explain(const GenerateRequest& request, Nanos limit) = 0;
   // Who waits in flush(), quiesce(), detach_storage(), clear_storage() or explain() gets kCancelled soon; what they
   // asked for may still be carried out. Calls that begin later wait as ever. An attach goes on while it opens its
-  // backend.
+  // backend and tries it out, and then changes nothing.
   virtual void end_waits() = 0;
   // Never blocks for long: when the loop is busy with a long step, the answer is that of an earlier call.
   [[nodiscard]] virtual SchedulerStats stats() = 0;

@@ -95,6 +95,16 @@ Result<ExtraConfig> parse_attach(const Composition& parts, const AttachRequest& 
   return extra;
 }
 
+// An extra configuration that is left out is the one that this backend was detached with.
+AttachRequest with_last_config(AttachRequest request, const StorageView& now) {
+  if (!request.extra_config.empty() || now.last_backend != request.backend || now.last_extra_config.empty()) {
+    return request;
+  }
+  log_info("engine/storage", request.backend + " is attached with the extra configuration that it had last");
+  request.extra_config = now.last_extra_config;
+  return request;
+}
+
 }  // namespace
 
 Status SchedulerImpl::call_status(std::function<void(Promise<Done>)> ask, Nanos limit) {
@@ -210,6 +220,9 @@ StorageView SchedulerImpl::view_storage() {
   if (parts_->storage && !is_detaching_) {
     view.backend = parts_->storage->info().name;
     view.extra_config = extra_config_;
+  } else if (!parts_->storage) {
+    view.last_backend = configured_backend_;
+    view.last_extra_config = extra_config_;
   }
   LockGuard guard(mutex_);
   return last_stats_.storage_in_force = std::move(view);
@@ -228,6 +241,7 @@ StorageView SchedulerImpl::storage() {
 }
 
 Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) {
+  const std::uint64_t turn = ended_waits_.load(std::memory_order_relaxed);
   // Not a view of a while ago: what is attached decides what is done. A step may be long.
   LARDER_ASSIGN_OR_RETURN(const StorageView now, look_at_storage(answer_wait(limit, CommandKind::kChanges)));
   if (now.is_detaching) return conflict("HiCache storage backend is being detached. Try again later.");
@@ -252,7 +266,11 @@ Status SchedulerImpl::attach_storage(const AttachRequest& request, Nanos limit) 
     return conflict("HiCache storage backend is already enabled with backend '" + now.backend +
                     "'. Cannot attach different backend '" + request.backend + "'. Detach first.");
   }
-  LARDER_ASSIGN_OR_RETURN(PreparedStorage prepared, prepare_storage(request, limit));
+  LARDER_ASSIGN_OR_RETURN(PreparedStorage prepared, prepare_storage(with_last_config(request, now), limit));
+  if (ended_waits_.load(std::memory_order_relaxed) != turn) {  // opening it may have taken long
+    retire_storage(std::move(prepared));
+    return cancelled("nobody waits any more: nothing was changed");
+  }
   LARDER_ASSIGN_OR_RETURN(PreparedStorage previous, switch_storage(std::move(prepared), limit));
   // As in a detach: what is in flight is waited for, so that who switches back finds the store closed.
   if (previous.backend) (void)previous.backend->close(std::min(limit, kDrainLimit));
@@ -353,7 +371,7 @@ Result<PreparedStorage> SchedulerImpl::switch_now(PreparedStorage& next) {
     return conflict("HiCache storage backend is already enabled. Detach first.");
   }
   PreparedStorage previous;
-  previous.request.backend = parts_->storage ? parts_->storage->info().name : "";
+  previous.request.backend = configured_backend_;
   previous.request.extra_config = extra_config_;
   previous.options = storage_options_;
   previous.request.prefetch_policy = prefetch_policy_name(prefetch_policy_);
@@ -368,9 +386,10 @@ Result<PreparedStorage> SchedulerImpl::switch_now(PreparedStorage& next) {
     }
   }
   previous.backend = std::exchange(parts_->storage, std::move(next.backend));
+  configured_backend_ = next.request.backend;
   extra_config_ = next.request.extra_config;
   storage_options_ = std::move(next.options);
-  metrics_.set_storage(next.request.backend);
+  metrics_.set_storage(parts_->storage ? configured_backend_ : "");
   set_policies(next.request);  // last: an attach that fails changes nothing
   return previous;
 }
@@ -464,7 +483,9 @@ Status SchedulerImpl::clear_storage(Nanos limit) {
         clears_.push_back({parts_->storage.get(), std::move(has_ended)});
       },
       limit);
-  if (cleared.is_ok()) log_info("engine/storage", "cleared: every page of the store is gone, of all models");
+  if (cleared.is_ok()) {
+    log_info("engine/storage", "cleared: every page of the store is gone, of all models and servers");
+  }
   const bool has_left = cleared.code() == StatusCode::kDeadlineExceeded || cleared.code() == StatusCode::kCancelled;
   if (has_left) return cleared;  // the loop sees its end when it comes
   // The loop has seen its end when this returns; a loop that is busy sees it later.

@@ -141,7 +141,8 @@ class SchedulerImpl final : public Scheduler {
   bool is_flushing_ = false;
   bool is_detaching_ = false;       // of parts_->storage, which nobody replaces meanwhile
   std::uint64_t detaches_ = 0;      // begun; which one a waiter waits for
-  std::string extra_config_;        // of the attached backend, as it was given
+  std::string configured_backend_;  // its name; after a detach, that of the one before; empty: there was none
+  std::string extra_config_;        // ... as it was given
   BackendOptions storage_options_;  // ... and what it said then
   PrefetchPolicy prefetch_policy_;
   WritePolicy write_policy_;

@@ -11,76 +11,27 @@
 #include "base/ranked_mutex.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
-#include "engine/scheduler_impl.h"
 #include "engine/tokenizer.h"
 #include "sim/sim_file_system.h"
+#include "tests/support/scheduler_client.h"
 
 namespace larder {
 namespace {
 
+using support::Answer;
+using support::Collector;
+using support::random_prompt;
+using support::request_of;
+
 constexpr Nanos kLimit = std::chrono::seconds(60);
 
 Options small_options(const std::string& model) {
-  Options options;
-  options.model = model;
+  Options options = support::tiny_options(model);
   options.max_total_tokens = 4096;
   options.max_mamba_cache_size = 24;
-  options.chunked_prefill_size = 256;
   options.max_running_requests = 4;
-  options.threads = 1;
   return options;
 }
-
-std::vector<TokenId> random_prompt(std::uint64_t seed, std::size_t tokens) {
-  Rng rng(seed);
-  std::vector<TokenId> prompt(tokens);
-  for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(256));
-  return prompt;
-}
-
-GenerateRequest request_of(std::vector<TokenId> prompt, std::uint64_t max_new_tokens) {
-  GenerateRequest request;
-  request.tokens = std::move(prompt);
-  request.max_new_tokens = max_new_tokens;
-  request.ignore_eos = true;
-  return request;
-}
-
-// Collects a request's updates; the future is ready with the last one.
-struct Answer {
-  std::vector<TokenId> tokens;
-  GenerateUpdate last;
-  std::size_t updates = 0;
-};
-
-class Collector {
- public:
-  Scheduler::Update update() {
-    return [state = state_](const GenerateUpdate& u) {
-      state->answer.tokens.insert(state->answer.tokens.end(), u.new_tokens.begin(), u.new_tokens.end());
-      ++state->answer.updates;
-      if (u.finish == FinishReason::kRunning) return;
-      state->answer.last = u;
-      state->done.set_value(state->answer);
-    };
-  }
-  // Fails the test instead of hanging it.
-  Answer wait() {
-    std::future<Answer> future = state_->done.get_future();
-    if (future.wait_for(kLimit) != std::future_status::ready) {
-      ADD_FAILURE() << "the request never ended";
-      return {};
-    }
-    return future.get();
-  }
-
- private:
-  struct State {
-    Answer answer;
-    std::promise<Answer> done;
-  };
-  std::shared_ptr<State> state_ = std::make_shared<State>();
-};
 
 // The real one, until it breaks.
 class BreakingEngine final : public ReferenceEngine {
@@ -107,25 +58,16 @@ class SchedulerTest : public ::testing::Test {
   }
   // With an engine that throws once `is_broken`.
   void start_breaking(const Options& options, const std::atomic<bool>& is_broken) {
-    Result<std::unique_ptr<Composition>> parts = Composition::create(options, files_, real_clock(), metrics_);
-    ASSERT_TRUE(parts.is_ok()) << parts.status().to_string();
-    Result<std::unique_ptr<ReferenceEngine>> engine =
-        ReferenceEngine::create((*parts)->model, *(*parts)->device_pools, 1);
-    ASSERT_TRUE(engine.is_ok()) << engine.status().to_string();
-    auto breaking = std::make_unique<BreakingEngine>(std::move(engine).value(), is_broken);
-    auto made = std::make_unique<SchedulerImpl>(std::move(parts).value(), std::move(breaking), real_clock(), metrics_);
-    ASSERT_TRUE(made->start_thread().is_ok());
-    scheduler_ = std::move(made);
+    auto made = support::wrapped_scheduler(options, files_, metrics_, [&](std::unique_ptr<ReferenceEngine> real) {
+      return std::make_unique<BreakingEngine>(std::move(real), is_broken);
+    });
+    ASSERT_TRUE(made.is_ok()) << made.status().to_string();
+    scheduler_ = std::move(made).value();
   }
   Answer generate(std::vector<TokenId> prompt, std::uint64_t max_new_tokens) {
     return generate(request_of(std::move(prompt), max_new_tokens));
   }
-  Answer generate(GenerateRequest request) {
-    Collector collector;
-    const Result<Scheduler::Ticket> ticket = scheduler_->submit(std::move(request), collector.update());
-    EXPECT_TRUE(ticket.is_ok()) << ticket.status().to_string();
-    return ticket.is_ok() ? collector.wait() : Answer{};
-  }
+  Answer generate(GenerateRequest request) { return support::generate(*scheduler_, std::move(request)); }
 
   sim::SimFileSystem files_{1};
   MetricsRegistry metrics_;

@@ -8,28 +8,18 @@
 #include <future>
 #include <stdexcept>
 
-#include "base/rng.h"
 #include "base/thread_pool.h"
 #include "door/register_backends.h"
 #include "sim/faulty_backend.h"
 #include "sim/sim_file_system.h"
 #include "storage/operation.h"
 #include "tests/support/passing_backend.h"
+#include "tests/support/scheduler_client.h"
 
 namespace larder {
 namespace {
 
 constexpr Nanos kSwitchLimit = std::chrono::seconds(60);
-
-Options switch_options() {
-  Options options;
-  options.model = "gqa-tiny";
-  options.max_total_tokens = 2048;
-  options.chunked_prefill_size = 256;
-  options.max_running_requests = 2;
-  options.threads = 1;
-  return options;
-}
 
 // Flips a bit in what it reads, as bad memory or a wrong driver would.
 class LyingBackend final : public support::PassingBackend {
@@ -118,6 +108,12 @@ class StorageSwitchTest : public ::testing::Test {
       return inner.is_ok() ? Made(std::make_unique<ForgetfulBackend>(std::move(inner).value())) : std::move(inner);
     }));
     LARDER_RETURN_IF_ERROR(
+        factory.add("opening", {}, [this, memory](const BackendOptions&, const BackendEnvironment& e) {
+          opens_.set_value();
+          may_open_.get_future().wait();
+          return memory(e);
+        }));
+    LARDER_RETURN_IF_ERROR(
         factory.add("queueing", {}, [this, memory](const BackendOptions&, const BackendEnvironment& e) {
           threads_ = e.executor;
           Made inner = memory(e);
@@ -141,7 +137,7 @@ class StorageSwitchTest : public ::testing::Test {
   Scheduler& add() {
     metrics_.push_back(std::make_unique<MetricsRegistry>());
     Result<std::unique_ptr<Scheduler>> made =
-        Scheduler::create(switch_options(), files_, real_clock(), *metrics_.back(),
+        Scheduler::create(support::tiny_options(), files_, real_clock(), *metrics_.back(),
                           [this](BackendFactory& factory) { return more_backends(factory); });
     if (!made.is_ok()) throw std::runtime_error(made.status().to_string());
     schedulers_.push_back(std::move(made).value());
@@ -164,17 +160,8 @@ class StorageSwitchTest : public ::testing::Test {
     return request;
   }
   bool generate(Scheduler& scheduler, std::uint64_t seed) {
-    GenerateRequest request;
-    Rng rng(seed);
-    for (int i = 0; i < 300; ++i) request.tokens.push_back(static_cast<TokenId>(rng.below(256)));
-    request.max_new_tokens = 4;
-    request.ignore_eos = true;
-    auto done = std::make_shared<std::promise<bool>>();
-    std::future<bool> answer = done->get_future();
-    const auto ticket = scheduler.submit(request, [done](const GenerateUpdate& update) {
-      if (update.finish != FinishReason::kRunning) done->set_value(update.status.is_ok());
-    });
-    return ticket.is_ok() && answer.wait_for(kSwitchLimit) == std::future_status::ready && answer.get();
+    const GenerateRequest request = support::request_of(support::random_prompt(seed, 300), 4);
+    return support::generate(scheduler, request).last.status.is_ok();
   }
 
   // Attaches a backend and detaches it, when its threads wait for a disk, and its writes behind them.
@@ -194,6 +181,7 @@ class StorageSwitchTest : public ::testing::Test {
   sim::FaultyBackend* hanging_ = nullptr;  // the last one made; its scheduler's
   Executor* threads_ = nullptr;            // of the last queueing backend
   std::atomic<bool> throws_once_ = false;  // of throwing backends
+  std::promise<void> opens_, may_open_;    // of an opening backend: one a test
   std::vector<std::unique_ptr<MetricsRegistry>> metrics_;
   std::vector<std::unique_ptr<Scheduler>> schedulers_;
 };
@@ -355,6 +343,75 @@ TEST_F(StorageSwitchTest, ABackendWhoseThreadsHangHoldsUpNoOther) {
   EXPECT_TRUE(generate(scheduler, 2));
   disk.set_value();
   EXPECT_EQ(scheduler.storage().backend, "file");
+}
+
+// A store that hangs in its opening, and a server that stops: what comes of it in the end is not put to use.
+TEST_F(StorageSwitchTest, AnAttachThatNobodyWaitsForChangesNothing) {
+  Scheduler& scheduler = add();
+  AttachRequest request;
+  request.backend = "memory";
+  ASSERT_TRUE(scheduler.attach_storage(request, kSwitchLimit).is_ok());
+  request.backend = "opening";
+  request.replace = true;
+  request.write_policy = "write_back";
+  std::promise<Status> attached;
+  ThreadPoolExecutor other("other", 1, 1);
+  ASSERT_TRUE(other.post([&] { attached.set_value(scheduler.attach_storage(request, kSwitchLimit)); }).is_ok());
+  opens_.get_future().wait();
+  EXPECT_TRUE(generate(scheduler, 1)) << "nobody else waits for it";
+  scheduler.end_waits();
+  may_open_.set_value();
+  const Status status = attached.get_future().get();
+  EXPECT_EQ(status.code(), StatusCode::kCancelled) << status.to_string();
+  EXPECT_EQ(scheduler.storage().backend, "memory");
+  EXPECT_EQ(scheduler.storage().write_policy, "write_through");
+}
+
+// Who detaches a store for a while names it alone to have it back.
+TEST_F(StorageSwitchTest, AfterADetachABackendComesBackAsItWas) {
+  Scheduler& scheduler = add();
+  const AttachRequest configured = file_in("/a");
+  AttachRequest named;
+  named.backend = "file";
+  EXPECT_EQ(scheduler.attach_storage(named, kSwitchLimit).code(), StatusCode::kInvalidArgument) << "it was never there";
+  ASSERT_TRUE(scheduler.attach_storage(configured, kSwitchLimit).is_ok());
+  ASSERT_TRUE(generate(scheduler, 1));
+  ASSERT_TRUE(scheduler.quiesce(kSwitchLimit).is_ok());
+  const std::uint64_t pages = scheduler.stats().storage->pages;
+  ASSERT_GT(pages, 0u);
+  ASSERT_TRUE(scheduler.detach_storage(kSwitchLimit).is_ok());
+  EXPECT_EQ(scheduler.storage().extra_config, "") << "none is attached";
+  const Status back = scheduler.attach_storage(named, kSwitchLimit);
+  ASSERT_TRUE(back.is_ok()) << back.to_string();
+  EXPECT_EQ(scheduler.storage().extra_config, configured.extra_config);
+  EXPECT_GE(scheduler.stats().storage->pages, pages) << "the same store";
+  ASSERT_TRUE(scheduler.detach_storage(kSwitchLimit).is_ok());
+  AttachRequest empty = named;
+  empty.extra_config = "{}";
+  EXPECT_EQ(scheduler.attach_storage(empty, kSwitchLimit).code(), StatusCode::kInvalidArgument) << "none was asked for";
+  AttachRequest memory;
+  memory.backend = "memory";
+  ASSERT_TRUE(scheduler.attach_storage(memory, kSwitchLimit).is_ok());
+  EXPECT_EQ(scheduler.storage().extra_config, "") << "another one's is not taken";
+  ASSERT_TRUE(scheduler.detach_storage(kSwitchLimit).is_ok());
+  EXPECT_EQ(scheduler.attach_storage(named, kSwitchLimit).code(), StatusCode::kInvalidArgument) << "not the last one";
+}
+
+TEST_F(StorageSwitchTest, ASwitchThatIsUndoneLeavesWhatWasDetachedBefore) {
+  for (int i = 0; i < 2; ++i) add();
+  AttachRequest memory, named;
+  memory.backend = "memory";
+  named.backend = "file";
+  ASSERT_TRUE(schedulers_[0]->attach_storage(file_in("/a"), kSwitchLimit).is_ok());
+  ASSERT_TRUE(schedulers_[0]->detach_storage(kSwitchLimit).is_ok());
+  ASSERT_TRUE(schedulers_[1]->attach_storage(memory, kSwitchLimit).is_ok());
+  // The second does not say `replace`.
+  const std::vector<AttachRequest> both = {memory, file_in("/b")};
+  EXPECT_EQ(attach_all(all(), both, kSwitchLimit).code(), StatusCode::kConflict);
+  EXPECT_EQ(attached(), (std::vector<std::string>{"", "memory"}));
+  const Status back = schedulers_[0]->attach_storage(named, kSwitchLimit);
+  ASSERT_TRUE(back.is_ok()) << back.to_string();
+  EXPECT_EQ(schedulers_[0]->storage().extra_config, file_in("/a").extra_config);
 }
 
 // A caller that was told "not carried out" must be able to count on it.

@@ -18,6 +18,10 @@ namespace larder {
 // are.
 inline constexpr std::size_t kMostErrorBytes = 4096;
 
+// Of /health, once a stop is announced.
+inline constexpr std::string_view kIsStopping =
+    "the server is stopping: requests are taken still, but new ones belong elsewhere";
+
 // JSON text of the error object; any bytes in `message` become valid UTF-8.
 [[nodiscard]] std::string error_body(unsigned status, std::string_view message, std::string_view param = {});
 [[nodiscard]] HttpResponse error_response(unsigned status, std::string_view message, std::string_view param = {});

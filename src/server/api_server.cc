@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "base/ranked_mutex.h"
@@ -68,11 +72,8 @@ class Api final : public ApiServer {
         rendering_(std::make_unique<ThreadPoolExecutor>("rendering", 1, kWorkQueue, OnShutdown::kDrop)) {}
 
   ~Api() override {
-    cache_admin_.stop();
-    listener_.reset();  // no handler runs from here on; answers of the admin threads are dropped
-    work_.reset();
-    rendering_.reset();
-    end_blocking();
+    end_handlers();
+    (void)end_blocking(std::nullopt);
     admin_.reset();
   }
 
@@ -96,11 +97,17 @@ class Api final : public ApiServer {
 
   std::uint16_t port() const override { return port_.load(std::memory_order_relaxed); }
   std::string url() const override { return listener_->url(); }
+  void announce_stop() override { is_stopping_.store(true, std::memory_order_relaxed); }
   void stop_accepting() override {
     cache_admin_.stop();
     listener_->stop_accepting();
   }
   bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
+  void cut_off() override { open_.cut_off(unavailable("the server is stopping: this answer was cut off")); }
+  Status end(Nanos limit) override {
+    end_handlers();
+    return end_blocking(clock_.now() + limit);
+  }
 
  private:
   using Exchange = std::shared_ptr<HttpExchange>;
@@ -241,7 +248,7 @@ class Api final : public ApiServer {
 
   void run_blocking(const Route& route, HttpRequest request, const Exchange& exchange) {
     const Status posted = admin_->post([this, &route, request = std::move(request), exchange] {
-      const BlockingCall call(*this);
+      const BlockingCall call(*this, request.method, route.path);
       if (call.is_late()) return;
       try {
         HttpResponse response = route.blocking(*this, request);
@@ -258,34 +265,54 @@ class Api final : public ApiServer {
   // One call that an admin thread makes, while it is under way.
   class BlockingCall {
    public:
-    explicit BlockingCall(Api& api) : api_(api) {
+    BlockingCall(Api& api, std::string method, std::string_view path)
+        : api_(api), name_(std::move(method) + " " + std::string(path)) {
       LockGuard guard(api_.blocking_mutex_);
       is_late_ = api_.is_ending_;
-      ++api_.blocking_;
+      api_.blocking_.push_back(this);
     }
     ~BlockingCall() {
       LockGuard guard(api_.blocking_mutex_);
-      if (--api_.blocking_ == 0) api_.blocking_ended_.notify_all();
+      std::erase(api_.blocking_, this);
+      if (api_.blocking_.empty()) api_.blocking_ended_.notify_all();
     }
     BlockingCall(const BlockingCall&) = delete;
     BlockingCall& operator=(const BlockingCall&) = delete;
     [[nodiscard]] bool is_late() const { return is_late_; }  // nobody waits for its answer
+    [[nodiscard]] const std::string& name() const { return name_; }
 
    private:
     Api& api_;
+    const std::string name_;
     bool is_late_ = false;
   };
 
+  // No handler runs from here on; answers of the admin threads are dropped.
+  void end_handlers() {
+    cache_admin_.stop();
+    listener_.reset();
+    work_.reset();
+    rendering_.reset();
+  }
+
   // A clear or an explain may have a minute left, and nobody waits for its answer any more. Asks again and again: a
-  // call may have been about to begin its wait.
-  void end_blocking() LARDER_EXCLUDES(blocking_mutex_) {
+  // call may have been about to begin its wait. nullopt: waits for ever.
+  Status end_blocking(std::optional<TimePoint> until) LARDER_EXCLUDES(blocking_mutex_) {
     for (;;) {
       scheduler_.end_waits();
+      const Nanos left = until ? *until - clock_.now() : kBetweenEndings;
       LockGuard guard(blocking_mutex_);
       is_ending_ = true;
-      if (blocking_ == 0) return;
-      blocking_ended_.wait_for(blocking_mutex_, kBetweenEndings);
+      if (blocking_.empty()) return Status::ok();
+      if (left <= Nanos{0}) return deadline_exceeded(open_calls());
+      blocking_ended_.wait_for(blocking_mutex_, std::min(left, kBetweenEndings));
     }
+  }
+
+  [[nodiscard]] std::string open_calls() const LARDER_REQUIRES(blocking_mutex_) {
+    std::string names;
+    for (const BlockingCall* call : blocking_) names += (names.empty() ? "" : ", ") + call->name();
+    return names + (blocking_.size() == 1 ? " has not ended" : " have not ended");
   }
 
   // What takes a while: on an I/O thread, nobody else would be answered meanwhile.
@@ -304,15 +331,12 @@ class Api final : public ApiServer {
 
   CompletionContext completion_context() const { return {&scheduler_, &clock_, next_id_, recent_, trace_}; }
 
-  void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange) {
-    start_completion(std::move(body), std::move(format), exchange, completion_context());
-  }
-
-  static void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange,
-                               CompletionContext context) {
+  void start_completion(CompletionBody body, std::unique_ptr<ReplyFormat> format, const Exchange& exchange,
+                        CompletionContext context) {
     auto completion = std::make_shared<Completion>(std::move(context), exchange, std::move(format), body.is_stream);
     auto prompts = std::make_shared<std::vector<PromptRequest>>(std::move(body.prompts));
     exchange->post([completion, prompts] { completion->start(std::move(*prompts)); });
+    open_.add(completion);  // behind the start, as cut_off() is
   }
 
   void generate(const HttpRequest& request, const Exchange& exchange) {
@@ -321,7 +345,7 @@ class Api final : public ApiServer {
     GenerateFormatOptions format;
     format.storage_backend = cache_admin_.storage_name();
     format.is_batch = body->is_batch;
-    start_completion(std::move(*body), make_generate_format(std::move(format)), exchange);
+    start_completion(std::move(*body), make_generate_format(std::move(format)), exchange, completion_context());
   }
 
   void completions(const HttpRequest& request, const Exchange& exchange) {
@@ -341,11 +365,12 @@ class Api final : public ApiServer {
     format.include_usage = body->include_usage;
     format.wants_cached_details = body->wants_cached_details;
     format.storage_backend = cache_admin_.storage_name();
-    start_completion(std::move(*body), make_openai_format(std::move(format)), exchange);
+    start_completion(std::move(*body), make_openai_format(std::move(format)), exchange, completion_context());
   }
 
   // No user's request: neither traces nor numbers know of it.
   void health_generate(const HttpRequest&, const Exchange& exchange) {
+    if (is_stopping_.load(std::memory_order_relaxed)) return exchange->respond(error_response(503, kIsStopping));
     CompletionBody body;
     PromptRequest prompt;
     prompt.generate.tokens = {0};
@@ -362,6 +387,8 @@ class Api final : public ApiServer {
   // --- what the server says about itself ---
 
   void health(const HttpRequest&, const Exchange& exchange) {
+    if (is_stopping_.load(std::memory_order_relaxed))
+      return exchange->respond(text_response(503, std::string(kIsStopping)));
     const Status health = scheduler_.health();
     exchange->respond(text_response(health.is_ok() ? 200 : 503, health.message()));
   }
@@ -419,13 +446,15 @@ class Api final : public ApiServer {
   const std::shared_ptr<RecentRequests> recent_;  // completions may outlive the server
   const std::int64_t started_unix_seconds_;
 
+  std::atomic<bool> is_stopping_{false};  // relaxed: a request that just misses it is answered as usual
+  OpenCompletions open_;
   RefusalLog refusals_;
   CacheAdmin cache_admin_;
   std::atomic<std::uint16_t> port_{0};
   SharedAnswer server_info_;
   RankedMutex blocking_mutex_{LockRank::kServer};
   RankedCondition blocking_ended_;
-  std::size_t blocking_ LARDER_GUARDED_BY(blocking_mutex_) = 0;  // calls under way
+  std::vector<const BlockingCall*> blocking_ LARDER_GUARDED_BY(blocking_mutex_);  // calls under way
   bool is_ending_ LARDER_GUARDED_BY(blocking_mutex_) = false;
   std::unique_ptr<ThreadPoolExecutor> admin_;
   std::unique_ptr<ThreadPoolExecutor> work_;       // parses large bodies

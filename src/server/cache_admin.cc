@@ -21,6 +21,10 @@ constexpr Nanos kStorageLimit = std::chrono::seconds(60);  // for opening, drain
 constexpr std::string_view kFlushed =
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
     "operation will not be performed.)\n";
+// SGLang's line, and who else is concerned.
+constexpr std::string_view kCleared =
+    "Hierarchical cache storage backend cleared.\nEvery page of the store is dropped: of all models, adapters and "
+    "tenants, also what other servers have stored there.\n";
 
 // False: another call has its turn. A turn ends with this object, also when an exception ends the call.
 class OneAtATime {
@@ -139,7 +143,7 @@ HttpResponse CacheAdmin::clear_storage() {
   if (!turn) return storage_is_busy();
   const Status status = scheduler_.clear_storage(kStorageLimit);
   if (!status.is_ok()) return storage_error("", status);
-  return text_response(200, "Hierarchical cache storage backend cleared.\n");
+  return text_response(200, kCleared);
 }
 
 void CacheAdmin::set_storage_name(const std::string& backend) {

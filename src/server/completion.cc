@@ -44,6 +44,26 @@ std::size_t held_back(const std::string& text, const std::vector<std::string>& s
 
 }  // namespace
 
+void OpenCompletions::add(const std::shared_ptr<Completion>& completion) {
+  LockGuard guard(mutex_);
+  if (open_.size() >= next_sweep_) {
+    std::erase_if(open_, [](const std::weak_ptr<Completion>& one) { return one.expired(); });
+    next_sweep_ = std::max(next_sweep_, 2 * open_.size());
+  }
+  open_.push_back(completion);
+}
+
+void OpenCompletions::cut_off(const Status& why) {
+  std::vector<std::shared_ptr<Completion>> all;  // dies behind the lock
+  {
+    LockGuard guard(mutex_);
+    for (const std::weak_ptr<Completion>& one : open_) {
+      if (auto completion = one.lock()) all.push_back(std::move(completion));
+    }
+  }
+  for (const auto& completion : all) completion->cut_off(why);
+}
+
 Completion::Completion(CompletionContext context, std::shared_ptr<HttpExchange> exchange,
                        std::unique_ptr<ReplyFormat> format, bool is_stream)
     : context_(std::move(context)),
@@ -239,6 +259,22 @@ void Completion::pump() {
     self->is_writing_ = false;
     self->pump();
   });
+}
+
+void Completion::cut_off(const Status& why) {
+  exchange_->post([self = shared_from_this(), why] { self->fail(why); });
+}
+
+void Completion::fail(const Status& why) {
+  if (is_over_) return;
+  for (std::size_t i = 0; i < prompts_.size(); ++i) {
+    if (states_[i].is_ended()) continue;
+    if (prompts_[i].ticket) context_.scheduler->cancel(*prompts_[i].ticket);
+    states_[i].status = why;
+    end_prompt(i);
+  }
+  if (is_stream_) return pump();
+  answer_failure();
 }
 
 void Completion::answer_failure() {

@@ -9,7 +9,8 @@
 //   the strand:       advance: text, stop strings ──► all ended? respond   (whole answer)
 //                                                └──► pump: one event at a time, the next when it is written  (stream)
 //
-// Threads: start() and advance() on the exchange's strand; the scheduler's callback touches only the inbox.
+// Threads: start() and advance() on the exchange's strand; cut_off() and OpenCompletions: any; the scheduler's callback
+// touches only the inbox.
 // Lifetime: kept alive by the scheduler's callbacks and by the exchange until the answer is complete.
 #pragma once
 
@@ -86,6 +87,21 @@ struct CompletionContext {
   TraceRecorder* trace = nullptr;                       // of what start() submits; null: nothing is recorded
 };
 
+class Completion;
+
+// Those that may not have ended, for whoever stops the server. Keeps none of them alive.
+class OpenCompletions {
+ public:
+  void add(const std::shared_ptr<Completion>& completion) LARDER_EXCLUDES(mutex_);
+  // Each ends as by its own cut_off().
+  void cut_off(const Status& why) LARDER_EXCLUDES(mutex_);
+
+ private:
+  RankedMutex mutex_{LockRank::kServer};
+  std::vector<std::weak_ptr<Completion>> open_ LARDER_GUARDED_BY(mutex_);  // at most twice those there were at once
+  std::size_t next_sweep_ LARDER_GUARDED_BY(mutex_) = 64;                  // of those that are gone: at that size
+};
+
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   Completion(CompletionContext context, std::shared_ptr<HttpExchange> exchange, std::unique_ptr<ReplyFormat> format,
@@ -93,6 +109,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   // Strand. Submits every prompt, or none: an error has been answered then.
   void start(std::vector<PromptRequest> prompts);
+  // Any thread, after start() was posted. Ends what has not ended with `why`, which the client is told.
+  void cut_off(const Status& why);
 
  private:
   struct Item {
@@ -116,6 +134,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void end_prompt(std::size_t index);
   void remember(const CompletionState& state);
   void pump();
+  void fail(const Status& why);
   void answer_failure();
   void cancel_all();
   [[nodiscard]] bool all_ended() const;

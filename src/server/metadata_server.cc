@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <set>
 
@@ -104,6 +105,7 @@ class Server final : public MetadataServer {
 
   std::uint16_t port() const override { return port_; }
   std::string url() const override { return listener_->url(); }
+  void announce_stop() override { is_stopping_.store(true, std::memory_order_relaxed); }
   void stop_accepting() override { listener_->stop_accepting(); }
   bool wait_drained(Nanos limit) override { return listener_->wait_drained(limit); }
 
@@ -191,7 +193,8 @@ class Server final : public MetadataServer {
     return response;
   }
 
-  static void health(const Exchange& exchange) {
+  void health(const Exchange& exchange) const {
+    if (is_stopping_.load(std::memory_order_relaxed)) return exchange->respond(error_response(503, kIsStopping));
     HttpResponse response;
     response.body = "{\"status\":\"ok\"}";
     exchange->respond(std::move(response));
@@ -294,6 +297,7 @@ class Server final : public MetadataServer {
   std::array<Counter*, 7> calls_{};
   std::uint16_t port_ = 0;
 
+  std::atomic<bool> is_stopping_{false};  // relaxed: a request that just misses it is answered as usual
   RankedMutex mutex_{LockRank::kServer};
   std::set<MetadataNamespace> exported_ LARDER_GUARDED_BY(mutex_);  // with series of their own
   ReferenceRoutes reference_;

@@ -7,15 +7,16 @@
 // | POST /v1/metadata          | yes  | our own client's calls (metadata/metadata_wire.h), application/octet-stream |
 // | GET /v1/stats              | yes  | pages of each namespace by state, as JSON                                |
 // | GET /metrics               | open | Prometheus text                                                         |
-// | GET /health                | open | 200, always the same: the floor that `larder bench metadata` measures    |
+// | GET /health                | open | 200, always the same: the floor that `larder bench metadata` measures;   |
+// |                            |      | 503 once a stop is announced                                            |
 //
 // Keys: with `api_key` set, "Authorization: Bearer <key>", or Basic with the key as the password, which is what the
 // reference's client sends when its URL is http://larder:<key>@host:port. Else 401 {"error":"Unauthorized"}.
 // Errors: the reference's calls answer {"detail": text}; /v1/metadata answers in its own form with the HTTP status of
 // docs/errors.md; everything else as docs/errors.md. No input is answered by less than a clear 4xx.
 // Threads: requests arrive on the listener's I/O threads, and quick calls run there; what may wait for a disk, or has a
-// body of more than 64 KiB, runs on an executor of its own, and /metrics on another, of one thread. create(),
-// stop_accepting(), wait_drained() and the destructor from one thread.
+// body of more than 64 KiB, runs on an executor of its own, and /metrics on another, of one thread. create()
+// and all steps of a stop, the destructor included, from one thread.
 // Lifetime: service, clock and metrics outlive it. The destructor ends open requests and joins its threads.
 #pragma once
 
@@ -51,6 +52,8 @@ class MetadataServer {
 
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   [[nodiscard]] virtual std::string url() const = 0;  // "http://127.0.0.1:18000"
+  // Before an orderly stop: /health answers 503 from now on, and all else goes on.
+  virtual void announce_stop() = 0;
   // First step of an orderly stop; open requests go on.
   virtual void stop_accepting() = 0;
   // Waits until no connection is left; false if `limit` ended first.

@@ -42,14 +42,23 @@ constexpr Section kSections[] = {{"tenant", "tenants"},
                                  {"larder_proxy_", "requests"},
                                  {"larder_serve_", "requests"},
                                  {"misses", "requests"}};
-constexpr std::array<const char*, 6> kTitles = {"requests", "slots", "tenants", "host", "prefetch and backup",
-                                                "storage"};
+constexpr std::array<const char*, 9> kTitles = {"page store",          "requests", "slots",   "tenants", "host",
+                                                "prefetch and backup", "storage",  "plug-in", "others"};
 
 const char* title_of(const std::string& family) {
   for (const Section& section : kSections) {
     if (family.find(section.word) != std::string::npos) return section.title;
   }
   return nullptr;
+}
+
+// Where there are metrics alone, all of them are shown.
+const char* title_of(const StatSample& sample, const std::string& family) {
+  if (!sample.info.is_null()) return title_of(family);
+  if (family.starts_with("larder_door_")) return "page store";
+  if (family.starts_with("larder_sglang_")) return "plug-in";
+  const char* title = title_of(family);
+  return title == nullptr ? "others" : title;
 }
 
 // A member of the first (and only) internal state; null if it is not there.
@@ -200,7 +209,7 @@ std::string values_text(const StatSample& now, const StatSample* before, double 
                                     : std::vector<std::string>{title, "labels", "value", "per s"});
   bool any = false;
   for (const MetricFamily& family : now.metrics) {
-    const char* section = title_of(family.name);
+    const char* section = title_of(now, family.name);
     if (section == nullptr || section != std::string_view(title) || family.type == "histogram") continue;
     for (const MetricSeries& series : family.series) {
       if (!with_zeros && series.value == 0) continue;
@@ -269,7 +278,7 @@ PlainJson info_of_front(const PlainJson& status) {
 }
 
 std::string stat_text(const StatSample& now, const StatSample* before, double seconds, bool with_zeros) {
-  std::string out = stat_head(now.info);
+  std::string out = now.info.is_null() ? "metrics alone: what answers there has no other state\n" : stat_head(now.info);
   out += tiers_text(state_of(now.info, "tiers"));
   out += counters_text(now, "cache", "cache", "larder_", with_zeros);
   out += counters_text(now, "storage backend", "storage", "larder_storage_", with_zeros);

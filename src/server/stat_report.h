@@ -3,8 +3,8 @@
 // GGUF files GET /larder/status) and GET /metrics?format=json.
 //
 // Metrics are taken generically: every family whose name says storage (or prefetch, backup, breaker, host, pool, ...)
-// is shown, histograms with their quantiles, so that a new metric of the server is seen without a change here. Threads:
-// pure.
+// is shown, histograms with their quantiles, so that a new metric of the server is seen without a change here. Of a
+// page of metrics without a server's state (a rank of SGLang) every family is shown. Threads: pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ namespace larder {
 [[nodiscard]] nlohmann::json info_of_front(const nlohmann::json& status);
 
 struct StatSample {
-  nlohmann::json info;                // of /server_info, or info_of_front()
+  nlohmann::json info;                // of /server_info, or info_of_front(); null: there are metrics alone
   std::vector<MetricFamily> metrics;  // sorted by name
 };
 

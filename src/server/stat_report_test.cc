@@ -128,6 +128,27 @@ TEST(StatReport, ShowsTheServersBeforeLlamaCpp) {
   }
 }
 
+TEST(StatReport, ShowsAPageOfMetricsAlone) {
+  MetricsRegistry registry;
+  registry.counter("larder_door_get_pages_total", "Pages", {{"result", "read"}}).increment(7);
+  registry.counter("larder_door_store_evicted_pages_total", "Pages").increment(3);
+  registry.gauge("larder_sglang_clear_owed", "Whether").set(1);
+  registry.gauge("larder_new", "Something").set(5);
+  StatSample sample;
+  sample.metrics = *parse_metrics_json(metrics_json(registry));
+  const std::string text = stat_text(sample, nullptr, 0, false);
+  EXPECT_EQ(text.find("model -"), std::string::npos) << "nobody has asked a server\n" << text;
+  std::size_t at = 0;
+  for (const char* wanted :
+       {"metrics alone", "\npage store", "larder_door_get_pages_total", "result=read",
+        "larder_door_store_evicted_pages_total", "\nplug-in", "larder_sglang_clear_owed", "\nothers", "larder_new"}) {
+    const std::size_t found = text.find(wanted, at);
+    ASSERT_NE(found, std::string::npos) << wanted << " is not where it belongs in\n" << text;
+    at = found;
+  }
+  EXPECT_EQ(stat_json(sample).at("metrics").at("larder_new").at("series").at(0).at("value"), 5);
+}
+
 TEST(StatReport, LeavesOutWhatIsZeroOrThereTwice) {
   StatSample sample = sample_of(0);
   MetricsRegistry registry;

@@ -2,21 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a service of Type=notify tells systemd: READY=1 once its port answers, STOPPING=1 when a stop has begun. A
 terminal that closes (SIGHUP) ends a server in the same order, unless it was started to ignore that (nohup). A signal
-ends a server that has yet to start, whatever its start waits for, and a second one a server that is stopping.
+ends a server that has yet to start, whatever its start waits for, and a second one a server that is stopping; a stop
+ends by itself, too, when an attach hangs. During the delay of a stop /health says so and requests are taken; a second
+signal ends it. A stream that is cut off ends with an error.
 
     service_notify.py BINARY
 
 Runs the servers with sockets of our own in NOTIFY_SOCKET, one with a path and one with an abstract name.
 """
 
+import json
 import os
 import pathlib
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -120,6 +125,84 @@ def check_signal_during_start(binary, fifo, command):
     print(f"ok   larder {command[0]}: ends while it starts")
 
 
+def check_stop_while_an_attach_hangs(binary, fifo, command):
+    """What is attached already is closed in order; the stop names what it leaves behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        storage = ["--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config",
+                   json.dumps({"directory": folder + "/store"})]
+        process = start(binary, [*command, *storage], None)
+        try:
+            url = urllib.parse.urlsplit(re.search(r"http://\S+", process.stdout.readline()).group(0))
+            body = json.dumps({"hicache_storage_backend": "memory", "hicache_storage_replace": True,
+                               "hicache_storage_backend_extra_config_json": "@" + fifo})
+            with socket.create_connection((url.hostname, url.port), timeout=60) as request:
+                request.sendall(f"PUT /hicache/storage-backend HTTP/1.1\r\nHost: {url.netloc}\r\n"
+                                f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+                writer = open(fifo, "w", encoding="utf-8")  # once it reads
+                # A reset: who has left is not waited for.
+                request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with writer:
+                process.send_signal(signal.SIGTERM)
+                output, errors = process.communicate(timeout=100)
+            need(process.returncode == 1, f"exit code {process.returncode}: {output}{errors}")
+            need("PUT /hicache/storage-backend has not ended: it is left behind" in errors, errors)
+            need("stopped" not in output, output)
+        finally:
+            process.kill()
+        process = start(binary, [*command, *storage], None)
+        try:
+            need("listening on" in process.stdout.readline(), "the store that was left behind cannot be opened")
+            stop(process)
+        finally:
+            process.kill()
+    print("ok   larder serve: ends while an attach hangs")
+
+
+def check_delay(binary, command):
+    process = start(binary, [*command, "--stop-delay", "600", "--stop-wait", "7"], None)
+    try:
+        url = re.search(r"http://\S+", process.stdout.readline()).group(0)
+        process.send_signal(signal.SIGTERM)
+        while "stopping in 600 s" not in (line := process.stdout.readline()):
+            need(line != "", f"{command}: the server ended at the first signal")
+        try:
+            urllib.request.urlopen(url + "/health", timeout=30)
+            sys.exit(f"FAILED: {command}: /health is fine during the delay")
+        except urllib.error.HTTPError as error:
+            need(error.code == 503 and b"is stopping" in error.read(), f"{command}: /health says {error.code}")
+        with urllib.request.urlopen(url + "/metrics", timeout=30) as answer:
+            need(answer.status == 200, f"{command}: /metrics answered {answer.status} during the delay")
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+        need(process.returncode == 0, f"{command}: exit code {process.returncode}: {output}{errors}")
+        need("open requests have 7 s" in output and "stopped" in output, output)
+    finally:
+        process.kill()
+    print(f"ok   larder {command[0]}: the delay of a stop")
+
+
+def check_stream_is_cut_off(binary, command):
+    process = start(binary, [*command, "--stop-wait", "0"], None)
+    try:
+        url = re.search(r"http://\S+", process.stdout.readline()).group(0)
+        parameters = {"max_new_tokens": 4000, "ignore_eos": True}
+        body = {"input_ids": [1, 2, 3], "stream": True, "sampling_params": parameters}
+        request = urllib.request.Request(url + "/generate", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            need(answer.readline().startswith(b"data: {"), "there is no first event")
+            process.send_signal(signal.SIGTERM)
+            events = [line for line in answer.read().decode().splitlines() if line.startswith("data: ")]
+        need(events[-1] == "data: [DONE]", f"the stream has no end: {events[-1]}")
+        need("is stopping" in events[-2] and "error" in json.loads(events[-2][6:]), f"no error: {events[-2]}")
+        output, errors = process.communicate(timeout=60)
+        need(process.returncode == 0, f"exit code {process.returncode}: {output}{errors}")
+        need("open requests were cut off" in errors, errors)
+    finally:
+        process.kill()
+    print("ok   larder serve: a stream that is cut off")
+
+
 def start_as_first_process(binary, command):
     return subprocess.Popen([*UNSHARE, binary, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -177,6 +260,10 @@ def main():
         check_signals_as_first_process(binary, fifo, importing, SERVERS[1][1])
         check_signal_during_start(binary, fifo, [*SERVERS[1][1], "--hicache-storage-backend", "file",
                                                  "--hicache-storage-backend-extra-config", "@" + fifo])
+        check_stop_while_an_attach_hangs(binary, fifo, SERVERS[1][1])
+        for _, command in SERVERS:
+            check_delay(binary, command)
+        check_stream_is_cut_off(binary, SERVERS[1][1])
         check_without_a_listener(binary, None, "")
         check_without_a_listener(binary, "", "")
         check_without_a_listener(binary, f"{folder}/nobody", "systemd was not told READY=1")

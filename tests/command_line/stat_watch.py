@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`larder stat --watch` goes on while its server is restarted; a server that was never there ends it, and so does a
-signal while a server is silent. `larder stat` shows a proxy whose llama-server is down.
+signal while a server is silent. `larder stat` shows a proxy whose llama-server is down, and a page of metrics alone.
 
     stat_watch.py BINARY
 """
@@ -42,6 +42,26 @@ class ProxyAlone(Server):
         self.wfile.write(body)
 
 
+class MetricsAlone(Server):
+    """As a rank of SGLang answers at metrics_port; is_older: in a version that knew Prometheus' text only."""
+
+    is_older = False
+
+    def do_GET(self):
+        is_own = self.path == "/metrics?format=json"
+        families = {"larder_door_get_pages_total": {"type": "counter", "help": "", "series": [
+            {"labels": {"result": "read"}, "value": 7}]}}
+        body = json.dumps(families).encode() if is_own and not self.is_older else b"the metrics are at /metrics\n"
+        self.send_response(200 if is_own else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class OlderMetrics(MetricsAlone):
+    is_older = True
+
+
 def serve(port=0, handler=Server):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -56,6 +76,20 @@ def check_proxy_alone():
     assert shown.returncode == 0 and json.loads(shown.stdout)["model"] == "waiting", shown
     server.shutdown()
     server.server_close()
+
+
+def check_metrics_alone():
+    for handler in (MetricsAlone, OlderMetrics):
+        server = serve(handler=handler)
+        url = f"http://127.0.0.1:{server.server_port}"
+        shown = subprocess.run([sys.argv[1], "stat", "--url", url], capture_output=True, text=True, timeout=60,
+                               check=False)
+        if handler is MetricsAlone:
+            assert shown.returncode == 0 and "result=read" in shown.stdout, shown
+        else:
+            assert shown.returncode == 1 and "metrics_port" in shown.stderr, shown
+        server.shutdown()
+        server.server_close()
 
 
 def check_silent():
@@ -101,6 +135,7 @@ def main():
     assert never.returncode == 1 and "cannot connect" in never.stderr, never
     check_silent()
     check_proxy_alone()
+    check_metrics_alone()
     print("watching: ok")
     return 0
 

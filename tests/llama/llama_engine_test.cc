@@ -282,6 +282,20 @@ TEST_F(LlamaEngineRequests, EndWithTheEngine) {
   EXPECT_EQ(waiting->wait().code(), StatusCode::kCancelled);
 }
 
+TEST_F(LlamaEngineRequests, EndWhenTheServerStops) {
+  EngineRig rig(model_, {});
+  support::Signal begun, released;
+  const Writer running = held(begun, released, 1000000);
+  rig.submit(a_, running);
+  begun.wait();
+  const Writer waiting = rig.start(random_tokens(40, 2), 2);
+  rig.engine().end_requests();
+  released.set();
+  EXPECT_EQ(running->wait().code(), StatusCode::kCancelled);
+  EXPECT_EQ(waiting->wait().code(), StatusCode::kCancelled);
+  EXPECT_EQ(rig.engine().submit(rig.request(a_, running)).code(), StatusCode::kCancelled);
+}
+
 TEST_F(LlamaEngineRequests, ShareWhatABusySlotHas) {
   EngineRig rig(model_, {.slots = 2});
   support::Signal begun, released;

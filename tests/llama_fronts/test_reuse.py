@@ -95,6 +95,30 @@ def test_tenants_share_nothing(model, start, tokens):
     assert me.tokens == you.tokens
 
 
+def test_tenants_share_nothing_in_slots_that_llama_server_chooses(model, start, tokens):
+    """Of messages with a part that nobody knows, as of those with images, and of several prompts in a request."""
+    proxy = start(Proxy(model("qwen3"), "-c", 8192, "-np", 2))
+    content = [{"type": "text", "text": "On which shelf? " * 40}, {"type": "document"}]
+    message = {"messages": [{"role": "user", "content": content}], "max_tokens": 2}
+    prompts = {"prompt": [tokens(600, 1), tokens(600, 2)], "n_predict": 2}
+
+    def cached(salt):
+        status, _, answer = proxy.post("/v1/messages", {**message, "cache_salt": salt})
+        assert status == 200, answer
+        return answer["usage"]["cache_read_input_tokens"]
+
+    def cached_of_several(salt):
+        status, _, answers = proxy.post("/completion", {**prompts, "cache_salt": salt})
+        assert status == 200, answers
+        return [one["timings"]["cache_n"] for one in answers]
+
+    assert cached("me") == 0 and cached("me") > 500
+    assert cached("you") == 0 and cached("me") == 0
+    assert cached_of_several("me") == [0, 0] and min(cached_of_several("me")) > 500
+    assert cached_of_several("you") == [0, 0]
+    assert proxy.metrics()['larder_proxy_requests_total{how="other_prompt"}'] == 4
+
+
 def test_a_list_of_one_prompt_is_a_prompt(model, start, tokens):
     proxy = start(Proxy(model("qwen3next"), *SERVER))
     a = tokens(1000, 1)

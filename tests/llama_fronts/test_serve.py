@@ -4,6 +4,7 @@
 import http.client
 import json
 import pathlib
+import signal
 import sys
 import time
 
@@ -400,6 +401,19 @@ def test_it_stops_in_order(model, start, tokens, tmp_path):
     serve = start(Serve(model("qwen35"), store=tmp_path))
     answer = serve.complete(tokens(500, 1))
     assert (answer.reused, answer.source) == (448, "storage")
+
+
+def test_a_stream_that_is_cut_off_ends_with_an_error(model, start):
+    serve = start(Serve(model("qwen3"), "--stop-wait", 0, "-c", 8192, *BATCH))
+    connection = http.client.HTTPConnection("127.0.0.1", serve.port, timeout=60)
+    connection.request("POST", "/completion", json.dumps({"prompt": [1, 2, 3], "n_predict": 8000, "ignore_eos": True,
+                                                          "stream": True}))
+    answer = connection.getresponse()
+    assert answer.readline().startswith(b"data: ")
+    serve.process.send_signal(signal.SIGTERM)
+    events = [line for line in answer.read().decode().splitlines() if line.startswith("data: ")]
+    assert "stopping" in json.loads(events[-1][6:])["error"]["message"], events[-1]
+    assert serve.stop() == 0
 
 
 @pytest.mark.parametrize("path", ["/completion", "/tokenize", "/apply-template", "/v1/messages/count_tokens"])

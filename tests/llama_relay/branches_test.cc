@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of a prompt is not computed anew, for each shape of a model; every answer is that of a server with empty slots.
+#include <future>
+#include <thread>
+
 #include "tests/llama_relay/relay_rig.h"
 
 namespace larder::llama::relay_test {
 namespace {
+
+std::string letters_of(const Tokens& tokens) { return {tokens.begin(), tokens.end()}; }
+
+// Of an answer of /v1/messages.
+std::string message_text(const Answer& answer) {
+  if (answer.http != 200) return answer.body.dump();
+  return answer.body.at("content")[0].at("text");
+}
 
 class RelayBranches : public testing::TestWithParam<const char*> {
  protected:
@@ -232,7 +243,7 @@ class RelayFullWindows : public testing::Test {
     return geometry;
   }
   Rig rig_{{.geometry = geometry(), .has_full_window = true}};
-  const std::string text_ = std::string(130, 'p') + std::string(130, 'q') + std::string(139, 'r');
+  const std::string text_ = "<user>" + std::string(124, 'p') + std::string(130, 'q') + std::string(139, 'r');
   const Tokens a_ = tokens_of_text(text_), other_ = random_tokens(400, 2);
 
   // The slot has 384 tokens of a_ then, from the host.
@@ -273,6 +284,53 @@ TEST_F(RelayFullWindows, OfComposedSlotsAreNotForWhoGoesOnPlainly) {
   const Json image = {{"prompt_string", same}, {"multimodal_data", {"aGVsbG8="}}};
   EXPECT_EQ(rig_.post("/completion", {{"prompt", image}, {"n_predict", 4}}).tokens,
             rig_.expected(joined(tokens_of_text(same), {kMedia})));
+}
+
+// It waits for a slot when all are busy, and llama-server gives it the first one that becomes free.
+TEST_F(RelayFullWindows, OfComposedSlotsAreNotForMessagesWithImages) {
+  for (const Tokens& prompt : {a_, other_}) {
+    (void)rig_.ask(prompt);
+    rig_.wait_idle();
+  }
+  rig_.server().hold("answer", 1);
+  auto composed = std::async(std::launch::async, [&] { return rig_.ask(joined(a_, random_tokens(20, 3))); });
+  ASSERT_TRUE(rig_.server().wait_held());
+  const int answers = rig_.server().calls("answer");
+  const std::string same = text_.substr(std::string("<user>").size(), 350);
+  const Json content = Json::array({Json{{"type", "text"}, {"text", same}}, Json{{"type", "image"}}});
+  const Json body = {{"messages", Json::array({Json{{"role", "user"}, {"content", content}}})}, {"max_tokens", 4}};
+  auto image = std::async(std::launch::async, [&] { return rig_.post("/v1/messages", body); });
+  while (rig_.server().calls("answer") == answers && !rig_.has_waiting()) std::this_thread::yield();
+  rig_.server().release();
+  EXPECT_EQ(composed.get().from, "host");
+  const Tokens prompt = joined(tokens_of_text("<user>" + same + "\n<assistant>"), {kMedia});
+  EXPECT_EQ(message_text(image.get()), letters_of(rig_.expected(prompt)));
+}
+
+// Both slots hold all of its prompt. The one that it was given is emptied and computed but for the last token, and so
+// llama-server takes the other one.
+TEST(RelayFullWindowSlots, OfWhichTwoAreComposedAreNotGoneBackInto) {
+  BlobGeometry geometry = geometry_of("sliding");
+  geometry.window_tokens = 40;
+  Rig rig({.geometry = geometry, .slots = 2, .has_full_window = true});
+  const std::string said(340, 'p'), chat = "<user>" + said + "\n<assistant>";
+  const Tokens a = tokens_of_text(chat + std::string(30, 'r'));
+  for (const Tokens& prompt : {a, random_tokens(400, 2), random_tokens(400, 3)}) {
+    (void)rig.ask(prompt);
+    rig.wait_idle();
+  }
+  rig.server().hold("answer", 1);
+  const auto compose = [&](std::uint64_t seed) {
+    return std::async(std::launch::async, [&, seed] { return rig.ask(joined(a, random_tokens(20, seed))).from; });
+  };
+  auto first = compose(4), second = compose(5);
+  ASSERT_TRUE(rig.server().wait_held(2));
+  rig.server().release();
+  EXPECT_EQ(first.get(), "host");
+  EXPECT_EQ(second.get(), "host");
+  rig.wait_idle();
+  const Json body = {{"messages", Json::array({Json{{"role", "user"}, {"content", said}}})}, {"max_tokens", 4}};
+  EXPECT_EQ(message_text(rig.post("/v1/messages", body)), letters_of(rig.expected(tokens_of_text(chat))));
 }
 
 // The second answer is made in the lowest idle slot, whatever that holds.
@@ -331,12 +389,7 @@ TEST(RelayChats, MessagesFindTheirSlot) {
     const auto say = [&](const std::string& text) {
       const Json body = {{"messages", Json::array({Json{{"role", "user"}, {"content", text}}})}, {"max_tokens", 4}};
       const Answer answer = rig.post("/v1/messages", body);
-      EXPECT_EQ(answer.http, 200u) << answer.body.dump();
-      std::string expected;
-      for (const TokenId token : rig.expected(tokens_of_text("<user>" + text + "\n<assistant>"))) {
-        expected += static_cast<char>(token);
-      }
-      EXPECT_EQ(answer.body.at("content")[0].at("text"), expected);
+      EXPECT_EQ(message_text(answer), letters_of(rig.expected(tokens_of_text("<user>" + text + "\n<assistant>"))));
       rig.wait_idle();
       return answer.reused.value_or(0);
     };

@@ -16,6 +16,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr TokenId kBegin = 256;
+constexpr int kMostLevels =
+    1000;  // more than the proxy reads, as with the real one; of far more a copy ends the process
 
 // What llama-server and its clients know, and no more.
 const std::set<std::string> kFields = {"prompt",
@@ -39,6 +41,15 @@ const std::set<std::string> kFields = {"prompt",
                                        "add_generation_prompt",
                                        "lora"};
 const std::set<std::string> kPrefillFields = {"prompt", "n_predict", "cache_prompt", "n_cache_reuse", "id_slot"};
+
+bool is_too_deep(std::string_view text) {
+  int levels = 0;
+  for (const char c : text) {
+    if (c == ']' || c == '}') --levels;
+    if ((c == '[' || c == '{') && ++levels > kMostLevels) return true;
+  }
+  return false;
+}
 
 std::set<std::string> names_of(const Json& body) {
   std::set<std::string> names;
@@ -124,7 +135,9 @@ void FakeLlamaServer::serve(const HttpRequest& request, const std::shared_ptr<Ht
   if (!lets_in(request)) return refuse(reply, 401, "Invalid API Key");
   if (request.path != "/props" && request.path != "/health") wake();
   if (request.method == "GET") return tell(request, reply);
-  if (!check_json_size(request.body).is_ok()) return refuse(reply, 400, "too much JSON");
+  if (is_too_deep(request.body) || !check_json_values(request.body).is_ok()) {
+    return refuse(reply, 400, "too much JSON");
+  }
   const Json body = Json::parse(request.body, nullptr, false);
   if (request.path == "/lora-adapters") {
     set_adapters(body);
@@ -201,8 +214,9 @@ FakeLlamaServer::Ask FakeLlamaServer::ask_of(const Json& body, Form form) const 
   Ask ask;
   ask.form = form;
   ask.streams = body.value("stream", false);
-  ask.caches = body.value("cache_prompt", true);
-  ask.has_lora = body.contains("lora") && !body["lora"].empty();
+  // Of /v1/messages neither goes on.
+  ask.caches = form == Form::kMessages || body.value("cache_prompt", true);
+  ask.has_lora = form != Form::kMessages && body.contains("lora") && !body["lora"].empty();
   ask.is_adapted = ask.has_lora && body["lora"][0].value("scale", 0.0) != 0;
   const auto most = body.value("n_predict", body.value("max_tokens", std::int64_t{16}));
   ask.most = most < 0 ? 2 * std::uint64_t{settings_.context} : static_cast<std::uint64_t>(most);

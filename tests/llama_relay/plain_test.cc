@@ -117,6 +117,161 @@ TEST(RelayPlainSlots, UseNothingOfAnotherTenant) {
   EXPECT_EQ(cached(image, nullptr), 0);
 }
 
+// Such a server has no slots of ours, but those of its own.
+TEST(RelayPlainSlots, OfAServerThatIsRefusedShowNoTenantAnothers) {
+  Rig rig({.geometry = geometry_of("dense")});
+  rig.kill_server();
+  rig.start_server("fake-2");
+  const auto cached = [&](const Json& salt) {
+    const Json body = {{"prompt", std::string(200, 'q')}, {"n_predict", 4}, {"cache_salt", salt}};
+    return rig.post("/completion", body).body.at("timings").at("cache_n").get<int>();
+  };
+  EXPECT_EQ(cached(nullptr), 0);
+  EXPECT_EQ(cached(nullptr), 200) << "there is one tenant";
+  EXPECT_EQ(cached("you"), 0);
+  EXPECT_EQ(cached(nullptr), 0);
+  (void)rig.server().take_complaints();  // all of them were sent without a slot
+}
+
+// llama-server reads deeper nesting than the proxy, and such a body cannot be told what it may use.
+class RelayDeepBodies : public testing::Test {
+ protected:
+  Rig rig_{{.geometry = geometry_of("dense")}};
+
+  [[nodiscard]] int cached(const Json& salt, bool is_deep) const {
+    Json nested = Json::array();
+    for (int i = 0; i < 70; ++i) nested = Json::array({nested});
+    Json body = {{"prompt", std::string(200, 'q')}, {"n_predict", 4}, {"cache_salt", salt}};
+    if (is_deep) body["samplers"] = nested;
+    const Answer answer = rig_.post("/completion", body);
+    EXPECT_EQ(answer.http, 200u) << answer.body.dump();
+    rig_.wait_idle();
+    return answer.body.at("timings").at("cache_n").get<int>();
+  }
+};
+
+TEST_F(RelayDeepBodies, HaveNothingOfAnotherTenant) {
+  (void)cached("me", false);
+  EXPECT_EQ(cached("you", true), 0);
+  EXPECT_EQ(cached("you", true), 0) << "who shares with nobody";
+  (void)rig_.server().take_complaints();  // it was sent without a slot
+}
+
+TEST_F(RelayDeepBodies, LeaveNothingToAnotherTenant) {
+  (void)cached("me", true);
+  EXPECT_EQ(cached("you", true), 0);
+  (void)rig_.server().take_complaints();
+}
+
+TEST_F(RelayDeepBodies, HaveNothingOfAnotherTenantOfAServerThatIsRefused) {
+  rig_.kill_server();
+  rig_.start_server("fake-2");
+  (void)cached("me", false);
+  EXPECT_EQ(cached("you", true), 0);
+  (void)rig_.server().take_complaints();
+}
+
+// From the first tenant on nothing is shared in slots that llama-server chooses: nobody may bring that about who has no
+// key.
+TEST(RelayPlainSlots, ArePartedByNobodyWhoIsNotLetIn) {
+  Rig rig({.geometry = geometry_of("dense"), .key = "secret"});
+  rig.kill_server();
+  rig.start_server("fake-2");
+  const auto post = [&](const Json& salt, const std::string& key) {
+    const Json body = {{"prompt", std::string(200, 'q')}, {"n_predict", 4}, {"cache_salt", salt}};
+    return rig.post("/completion", body, {{"Authorization", "Bearer " + key}});
+  };
+  (void)post(nullptr, "secret");
+  EXPECT_EQ(post("you", "another").http, 401u);
+  EXPECT_EQ(post(nullptr, "secret").body.at("timings").at("cache_n"), 200);
+  EXPECT_EQ(post("you", "secret").body.at("timings").at("cache_n"), 0);
+  EXPECT_EQ(post(nullptr, "secret").body.at("timings").at("cache_n"), 0) << "who is let in may";
+  (void)rig.server().take_complaints();
+}
+
+// Those that name no slot: llama-server takes the one that begins most like them.
+class RelayChosenSlots : public testing::Test {
+ protected:
+  Rig rig_{{.geometry = geometry_of("dense"), .slots = 2}};
+  const std::string text_ = std::string(200, 'q');
+  const Json image_ = Json::array({Json{{"type", "text"}, {"text", text_}}, Json{{"type", "image"}}});
+
+  // How many of its tokens were in the slot.
+  [[nodiscard]] int cached(const Json& content, const Json& salt) const {
+    const Json body = {{"messages", Json::array({Json{{"role", "user"}, {"content", content}}})},
+                       {"max_tokens", 4},
+                       {"cache_salt", salt}};
+    const Answer answer = rig_.post("/v1/messages", body);
+    EXPECT_EQ(answer.http, 200u) << answer.body.dump();
+    return answer.body.at("usage").at("cache_read_input_tokens").get<int>();
+  }
+};
+
+TEST_F(RelayChosenSlots, HaveNothingOfAnotherTenant) {
+  (void)cached(text_, "me");
+  EXPECT_EQ(cached(image_, "you"), 0);
+  EXPECT_GT(cached(image_, "you"), 200) << "its own";
+  EXPECT_EQ(cached(image_, nullptr), 0);
+  EXPECT_EQ(cached(image_, 7), 0);
+  EXPECT_EQ(cached(image_, 7), 0) << "who gives no text shares with nobody";
+  (void)rig_.post("/completion", {{"prompt", text_}, {"n_predict", 4}, {"cache_salt", "me"}});
+  const Tokens prompt = tokens_of_text(text_);
+  const Json prompts = {{"prompt", Json::array({prompt, prompt})}, {"n_predict", 4}};
+  EXPECT_EQ(rig_.post("/completion", prompts).body.at("timings").at("cache_n"), 0);
+}
+
+TEST_F(RelayChosenSlots, AreThoseOfAllWhereThereIsOneTenant) {
+  (void)cached(text_, nullptr);
+  rig_.wait_idle();
+  EXPECT_GT(cached(image_, nullptr), 200);
+  EXPECT_GT(cached(image_, nullptr), 200);
+  rig_.wait_idle();
+  EXPECT_EQ(rig_.metric("larder_proxy_requests_total{how=\"media\"}"), 2);
+}
+
+// Of two slots one is free, and llama-server would wait for neither.
+TEST_F(RelayChosenSlots, AreAllOfThemWhereThereAreTenants) {
+  (void)cached(text_, "me");
+  rig_.server().hold("answer", 1);
+  auto first = std::async(std::launch::async, [&] { return cached(text_ + "1", "me"); });
+  ASSERT_TRUE(rig_.server().wait_held());
+  const int answers = rig_.server().calls("answer");
+  auto second = std::async(std::launch::async, [&] { return cached(image_, "you"); });
+  while (rig_.server().calls("answer") == answers && !rig_.has_waiting()) std::this_thread::yield();
+  EXPECT_EQ(rig_.server().calls("answer"), answers);
+  rig_.server().release();
+  (void)first.get();
+  EXPECT_EQ(second.get(), 0);
+}
+
+TEST_F(RelayChosenSlots, ThatCannotBeEmptiedAnswerNobody) {
+  (void)cached(text_, "me");
+  rig_.server().fail("erase", Fault::kRefuse);
+  const Json body = {{"messages", Json::array({Json{{"role", "user"}, {"content", image_}}})},
+                     {"max_tokens", 4},
+                     {"cache_salt", "you"}};
+  const int answers = rig_.server().calls("answer");
+  EXPECT_EQ(rig_.post("/v1/messages", body).http, 502u);
+  EXPECT_EQ(rig_.server().calls("answer"), answers);
+  EXPECT_EQ(cached(image_, "you"), 0);
+}
+
+// Nor one whose prompt is known: /v1/messages cannot be told to use nothing of its slot.
+TEST_F(RelayChosenSlots, ThatCannotBeEmptiedAnswerNoKnownPrompt) {
+  (void)cached(text_, "me");
+  rig_.wait_idle();
+  rig_.server().fail("erase", Fault::kRefuse, 9);
+  const Json body = {{"messages", Json::array({Json{{"role", "user"}, {"content", text_}}})},
+                     {"max_tokens", 4},
+                     {"cache_salt", "you"}};
+  const int answers = rig_.server().calls("answer");
+  EXPECT_EQ(rig_.post("/v1/messages", body).http, 502u);
+  EXPECT_EQ(rig_.server().calls("answer"), answers);
+  rig_.wait_idle();
+  rig_.server().fail("erase", Fault::kRefuse, 1);
+  (void)cached(text_, "you");  // the second try empties it
+}
+
 // llama-server itself goes on from them.
 TEST(RelayPlainSlots, UseNothingOfAnAdapter) {
   Rig rig({.geometry = geometry_of("dense")});
@@ -141,12 +296,7 @@ TEST(RelayPlainSlots, OfSeveralAnswersWithAnAdapterAreNobodyElses) {
   ASSERT_TRUE(rig.server().wait_held());
   const int answers = rig.server().calls("answer");
   auto other = std::async(std::launch::async, [&] { return rig.post("/completion", adapted); });
-  const auto has_come = [&] {
-    const auto status = HttpClient(rig.url(), std::chrono::seconds(20)).request("GET", "/larder/status");
-    return rig.server().calls("answer") > answers ||
-           status.value_or({}).body.find("\"waiting\":1") != std::string::npos;
-  };
-  while (!has_come()) std::this_thread::yield();
+  while (rig.server().calls("answer") == answers && !rig.has_waiting()) std::this_thread::yield();
   rig.server().release();
   (void)base.get();
   EXPECT_EQ(other.get().http, 200u);

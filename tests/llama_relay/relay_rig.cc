@@ -114,6 +114,7 @@ Status Rig::try_start_proxy(bool caps_slots) {
   if (options_.is_own) settings.starts = [this] { return starts_.load(); };
   settings.shifts_context = options_.shifts_context;
   settings.caps_slots = caps_slots;
+  settings.has_full_windows = options_.has_full_window;
   settings.upstream = fmt::format("{}://127.0.0.1:{}", options_.is_secure ? "https" : "http", port_);
   settings.upstream_ca = ca_file();
   settings.upstream_key = options_.key;
@@ -178,6 +179,11 @@ Answer Rig::ask(const Tokens& prompt, const Json& more) const {
   EXPECT_EQ(answer.http, 200u) << answer.status.to_string() << " " << answer.body.dump();
   EXPECT_EQ(answer.tokens, expected(prompt, body["n_predict"])) << answer.reused.value_or(0) << " reused";
   return answer;
+}
+
+bool Rig::has_waiting() const {
+  const auto status = HttpClient(url(), kLimit).request("GET", "/larder/status");
+  return status.value_or({}).body.find("\"waiting\":1") != std::string::npos;
 }
 
 void Rig::wait_idle() const {

@@ -92,6 +92,8 @@ class Rig {
   [[nodiscard]] Tokens expected(const Tokens& prompt, std::size_t count = 4) const {
     return expected_answer(options_.geometry, prompt, count);
   }
+  // A request waits for a slot, or for several.
+  [[nodiscard]] bool has_waiting() const;
   // No slot is in use, nothing is being saved, and storage has it all.
   void wait_idle() const;
   [[nodiscard]] double metric(const std::string& name) const;

@@ -41,6 +41,17 @@ class RelayStatus : public testing::Test {
   const Tokens a_ = random_tokens(200, 1), b_ = random_tokens(200, 2);
 };
 
+TEST_F(RelayStatus, AnAnnouncedStopIsSeenByHealthAlone) {
+  EXPECT_EQ(get("/health").status, 200u);
+  rig_.proxy().announce_stop();
+  for (const char* path : {"/health", "/v1/health"}) {
+    const HttpReply health = get(path);
+    EXPECT_EQ(health.status, 503u) << path;
+    EXPECT_NE(health.body.find("the server is stopping"), std::string::npos) << health.body;
+  }
+  (void)rig_.ask(a_);  // it is still taken
+}
+
 TEST_F(RelayStatus, SumsAndTheLastRequestsSayWhatWasReused) {
   (void)rig_.ask(a_);
   rig_.wait_idle();

@@ -75,6 +75,10 @@ class FakeScheduler final : public Scheduler {
   // The next clear hangs.
   void hold_clear() { set_held(is_clear_held_, true); }
   void wait_clear() { wait_for(in_clear_); }
+  // The next attach hangs in opening its backend, whoever waits for it.
+  void hold_attach() { set_held(is_attach_held_, true); }
+  void release_attach() { set_held(is_attach_held_, false); }
+  void wait_attach() { wait_for(in_attach_); }
   // Waits until `count` requests have been cancelled.
   void wait_cancelled(std::size_t count) {
     LockGuard guard(mutex_);
@@ -121,7 +125,10 @@ class FakeScheduler final : public Scheduler {
   }
   Status quiesce(Nanos) override { return Status::ok(); }
   Status attach_storage(const AttachRequest& request, Nanos) override {
+    const TimePoint end = real_clock().now() + kHangs;
     LockGuard guard(mutex_);
+    enter(in_attach_);
+    while (is_attach_held_ && real_clock().now() < end) changed_.wait_for(mutex_, kHangs);
     if (!next_attach_.is_ok()) return std::exchange(next_attach_, Status{});
     if (!storage_.backend.empty() && storage_.backend != request.backend) return conflict("Detach first.");
     storage_ = {request.backend, request.extra_config, "timeout", "write_through", false};
@@ -278,8 +285,8 @@ class FakeScheduler final : public Scheduler {
   Ticket last_ticket_ = 0;
   std::size_t cancelled_ = 0, finished_ = 0;
   Miss miss_ LARDER_GUARDED_BY(mutex_);
-  bool is_held_ = false, is_stats_held_ = false, is_clear_held_ = false;
-  std::size_t in_stats_ = 0, in_clear_ = 0;  // calls so far
+  bool is_held_ = false, is_stats_held_ = false, is_clear_held_ = false, is_attach_held_ = false;
+  std::size_t in_stats_ = 0, in_clear_ = 0, in_attach_ = 0;  // calls so far
   std::size_t ended_waits_ = 0;
   Status next_submit_, next_request_, next_attach_, flush_;
   GenerateRequest last_;

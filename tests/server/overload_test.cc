@@ -268,6 +268,25 @@ TEST_F(OverloadTest, AStopDoesNotWaitForAClear) {
   EXPECT_LT(real_clock().now() - begun, FakeScheduler::kHangs / 2);
 }
 
+// It cannot be ended; who stops the server hears of it, and need not wait.
+TEST_F(OverloadTest, AStopNamesAnAttachThatHangs) {
+  scheduler_->hold_attach();
+  RawConnection admin(api_->port());
+  const std::string body = R"({"hicache_storage_backend":"file"})";
+  admin.send("PUT /hicache/storage-backend HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+             std::to_string(body.size()) + "\r\n\r\n" + body);
+  scheduler_->wait_attach();
+  api_->stop_accepting();
+  for (int i = 0; i < 2; ++i) {
+    const Status ended = api_->end(std::chrono::milliseconds(10));
+    EXPECT_EQ(ended.code(), StatusCode::kDeadlineExceeded) << ended.to_string();
+    EXPECT_EQ(ended.message(), "PUT /hicache/storage-backend has not ended");
+  }
+  scheduler_->release_attach();
+  const Status ended = api_->end(FakeScheduler::kHangs / 2);
+  EXPECT_TRUE(ended.is_ok()) << ended.to_string();
+}
+
 // As "nc -N" and "socat" do behind a request that is complete.
 TEST_F(OverloadTest, WhoEndsWhatItSendsGetsItsAnswer) {
   for (int i = 0; i < 50; ++i) {

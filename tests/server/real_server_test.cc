@@ -338,7 +338,7 @@ TEST_F(RealServerTest, ThePublishedAttachAndDetachScript) {
       << no_such.body;
   EXPECT_EQ(in_force(), status) << "what was refused has changed nothing";
 
-  EXPECT_EQ(call("POST", "/hicache/storage-backend/clear").body, "Hierarchical cache storage backend cleared.\n");
+  EXPECT_EQ(call("POST", "/hicache/storage-backend/clear").status, 200u);
   const auto capacity = [&] { return gauge_of_storage("larder_storage_capacity_bytes"); };
   EXPECT_GT(capacity(), 0);
   EXPECT_GT(gauge_of_storage("larder_tier_capacity_bytes"), 0);

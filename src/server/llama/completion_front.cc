@@ -11,6 +11,7 @@
 #include "server/auth.h"
 #include "server/json_reader.h"
 #include "server/llama/llama_request.h"
+#include "server/real_time_limit.h"
 #include "server/ui_files.h"
 #include "server/version.h"
 
@@ -24,6 +25,10 @@ constexpr std::string_view kPrefix = "/larder";  // of our own routes
 bool is_own_matter(const HttpRequest& request) {
   if (request.path == "/metrics") return true;
   return request.path.starts_with("/larder/") && request.path != "/larder/explain";
+}
+
+bool asks_for_health(const HttpRequest& request) {
+  return request.method == "GET" && (request.path == "/health" || request.path == "/v1/health");
 }
 
 // "host", "storage" and "backend" of /larder/status, and "tiers" in the shape of /server_info.
@@ -86,6 +91,10 @@ Status CompletionFront::drain_storage(Nanos limit) {
   return store_->drain(limit);
 }
 
+void CompletionFront::on_left(std::function<void(const std::string& what)> tell) {
+  if (store_) store_->on_left(std::move(tell));
+}
+
 Status CompletionFront::listen(const ListenOptions& options, const std::string& command, std::uint32_t workers,
                                MetricsRegistry& registry) {
   command_ = command;
@@ -93,6 +102,9 @@ Status CompletionFront::listen(const ListenOptions& options, const std::string& 
   lookers_ = std::make_unique<ThreadPoolExecutor>(command + "-look", kLookers, kLooksWaiting);
   tellers_ = std::make_unique<ThreadPoolExecutor>(command + "-tell", kTellers, kLooksWaiting);
   const auto handle = [this, command](HttpRequest request, const Exchange& exchange) {
+    if (is_stopping_.load(std::memory_order_relaxed) && asks_for_health(request)) {
+      return exchange->respond(error_response(503, kIsStopping));
+    }
     const bool is_look = route_use(request.method, request.path) == RouteUse::kNone;
     const Status posted = (is_own_matter(request) ? tellers_
                            : is_look              ? lookers_
@@ -170,6 +182,21 @@ std::string CompletionFront::export_tiers(MetricsRegistry& registry, std::string
 HttpResponse CompletionFront::explained(ExplainedServer& server, std::uint64_t asks, const HttpRequest& request) {
   const Result<std::string> body = explain_prefix({format_, *store_, asks}, server, request.body);
   return body.is_ok() ? json_response(*body) : error_response(body.status());
+}
+
+Status close_front(std::unique_ptr<CompletionFront> front, const CloseLimits& limits,
+                   const std::function<void(const std::string& what)>& leave_behind) {
+  const Nanos all = limits.storage + limits.close;
+  const TimeLimit limit(all, [&leave_behind, all] {
+    leave_behind(fmt::format("the store has not closed within {} s",
+                             std::chrono::duration_cast<std::chrono::seconds>(all).count()));
+  });
+  std::string left;
+  front->on_left([&left](const std::string& what) { left = what; });
+  Status stored = front->drain_storage(limits.storage);
+  front.reset();
+  if (!left.empty()) leave_behind(left);
+  return stored;
 }
 
 HttpResponse metrics_response(std::string text) {

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -34,10 +36,16 @@ class CompletionFront {
   [[nodiscard]] std::string url() const { return listener_->url(); }
   // One line about the model: slots, pages, restore points.
   [[nodiscard]] virtual std::string summary() const = 0;
+  // Before an orderly stop: /health answers 503 from now on, and all else goes on.
+  void announce_stop() { is_stopping_.store(true, std::memory_order_relaxed); }
   void stop_accepting() { listener_->stop_accepting(); }
   [[nodiscard]] bool wait_drained(Nanos limit) { return listener_->wait_drained(limit); }
+  // Ends open answers with an error that their clients are told, where this server writes them itself. Returns at once.
+  virtual void cut_off() {}
   // Waits until storage has what was saved.
   [[nodiscard]] Status drain_storage(Nanos limit);
+  // As PrefixStore::on_left().
+  void on_left(std::function<void(const std::string& what)> tell);
 
  protected:
   using Exchange = std::shared_ptr<HttpExchange>;
@@ -74,12 +82,23 @@ class CompletionFront {
   [[nodiscard]] HttpResponse recent(const HttpRequest& request) const;
 
   std::string command_;
+  std::atomic<bool> is_stopping_{false};  // relaxed: a request that just misses it is answered as usual
   RefusalLog refusals_{real_clock()};
   std::unique_ptr<ThreadPoolExecutor> workers_;
   std::unique_ptr<ThreadPoolExecutor> lookers_;  // of requests that use no slot: health and metrics of a full server
   std::unique_ptr<ThreadPoolExecutor> tellers_;  // of what is told without the server, whoever waits for that
   std::unique_ptr<HttpListener> listener_;       // last: its handler uses the rest
 };
+
+struct CloseLimits {
+  Nanos storage;  // for what it has yet to take
+  Nanos close;    // beyond that
+};
+// Lets storage take what was saved, and ends `front`. What hangs cannot be ended, and `leave_behind` is called with
+// words for it, which should end the process: on another thread after both limits, or on this one where `front` has
+// left a write or a read of its store behind. kDeadlineExceeded: storage has not taken all.
+[[nodiscard]] Status close_front(std::unique_ptr<CompletionFront> front, const CloseLimits& limits,
+                                 const std::function<void(const std::string& what)>& leave_behind);
 
 [[nodiscard]] HttpResponse metrics_response(std::string text);
 // GET /metrics?format=json, which has our own metrics alone.

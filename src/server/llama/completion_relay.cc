@@ -30,14 +30,6 @@ HttpResponse reuse_fields(const std::optional<CachedTokens>& reuse) {
   return out;
 }
 
-Status erase(LlamaUpstream& upstream, SlotTable::Hold& hold) {
-  Status emptied = upstream.erase_slot(hold.slot());
-  if (!emptied.is_ok()) return emptied;
-  hold.contents().restored({});
-  hold.note_size(0);
-  return emptied;
-}
-
 // Whether the file of a slot with so many tokens may not fit into the folder.
 bool is_short_of_space(const RelayParts& parts, std::uint64_t tokens) {
   const auto space = parts.files.space(parts.slot_directory);
@@ -57,21 +49,24 @@ bool remove_restore_files(const RelayParts& parts, const SlotTable::Hold& mine) 
   return removed > 0;
 }
 
-// Further answers are made in whichever slots llama-server finds idle, also in one that another request has and that
-// computes nothing just now. Older versions leave the rows there: those of an adapter would be saved as that request's.
-SlotTable::Wish wish_of(const PlainRequest& plain, std::uint32_t slots) {
-  SlotTable::Wish wish;
-  if (plain.has_adapters) {
-    wish.owner = std::nullopt;
-    wish.count = plain.answers > 1 ? slots : 1;
-  } else {
-    wish.owner = plain.salt;
-    wish.count = std::min(plain.answers, slots);
+// All slots are held, one of them for a prompt: llama-server takes the one that begins most like it, and ours has all
+// but its last token.
+Status erase_others(LlamaUpstream& upstream, const SlotTable& slots, const SlotTable::Hold& mine) {
+  for (std::uint32_t slot = 0; slot < slots.size(); ++slot) {
+    if (slot != mine.slot()) LARDER_RETURN_IF_ERROR(upstream.erase_slot(slot));
   }
-  return wish;
+  return Status::ok();
 }
 
 }  // namespace
+
+Status erase_held(LlamaUpstream& upstream, SlotTable::Hold& hold) {
+  Status emptied = upstream.erase_slot(hold.slot());
+  if (!emptied.is_ok()) return emptied;
+  hold.contents().restored({});
+  hold.note_size(0);
+  return emptied;
+}
 
 Status CompletionRelay::run(std::optional<std::uint64_t> checked) {
   is_proven_ = checked.has_value();
@@ -87,93 +82,13 @@ Status CompletionRelay::answer() {
   if (const auto* reason = std::get_if<PlainReason>(&parsed)) return run_plainly(*reason);
   const auto& asked = std::get<LlamaRequest>(parsed);
   if (asked.answers > parts_.slots.size()) return run_plainly(PlainReason::kTooManyAnswers);
+  if (!asked.salt.empty()) parts_.slots.note_salt();
   if (!is_proven_) return run_plainly(PlainReason::kUnknownServer);
   if (!asked.takes_slot && !parts_.slots.chooses_by_likeness()) return run_plainly(PlainReason::kOtherSlot);
   const Status status = run_cached(asked);
   const std::uint64_t made = answer_.tokens(answer_.http_status() == 200, most_answer_);
   if (asked.answers > 1) parts_.slots.forget_free(prompt_tokens_ + made);
   return status;
-}
-
-Status CompletionRelay::run_as_it_is() {
-  if (route_use(request_.method, request_.path) == RouteUse::kNone) return forward(request_.body).status();
-  parts_.metrics.plain(PlainReason::kUnknownServer).increment();
-  passed_on_ = plain_reason_name(PlainReason::kUnknownServer);
-  is_anothers_ = true;
-  Status status = go_on_plainly(parse_plain_request(request_.body), true);
-  remember(status);
-  return status;
-}
-
-// A slot that is ours to give is taken all the same, or llama-server would choose one that another request was given.
-Status CompletionRelay::run_plainly(PlainReason reason) {
-  parts_.metrics.plain(reason).increment();
-  if (reason == PlainReason::kOtherRoute) return go_on_plainly(std::nullopt, false);
-  passed_on_ = plain_reason_name(reason);
-  const std::optional<PlainRequest> plain = parse_plain_request(request_.body);
-  const bool can_be_pinned = plain && route_takes_slot(request_.method, request_.path) &&
-                             reason != PlainReason::kTooManyAnswers && reason != PlainReason::kSeveralPrompts;
-  if (can_be_pinned) {
-    Result<SlotTable::Hold> hold = take_slot(wish_of(*plain, parts_.slots.size()));
-    if (!hold.is_ok()) {
-      answer_.fail(hold.status());
-      return Status::ok();
-    }
-    hold_ = std::move(*hold);
-  }
-  return go_on_plainly(plain, true);
-}
-
-Status CompletionRelay::go_on_plainly(const std::optional<PlainRequest>& plain, bool has_prompt) {
-  const auto slot = hold_.is_held() ? std::optional(hold_.slot()) : std::nullopt;
-  if (!slot) empty_composed();
-  if (reply_.is_gone()) return Status::ok();
-  // One that is free now may be composed before llama-server chooses it.
-  const bool may_use = slot ? may_use_slot() : !parts_.format.geometry.window || is_anothers_;
-  const Result<unsigned> sent = forward(plain ? plain->text(slot, may_use) : request_.body);
-  const bool is_let_in = !sent.is_ok() || *sent != 401;  // who is not uses no slot
-  const std::uint64_t left = tokens_left(sent);
-  if (slot && left > 0) hold_.note_size(left);
-  if (slot && plain) note_plain(*plain, sent.is_ok() && *sent == 200 && !answer_.count().has_error());
-  if (is_let_in && !slot) parts_.slots.forget_all(left);
-  if (plain && plain->answers > 1) parts_.slots.forget_free();
-  if (has_prompt) note_unrecorded(sent);
-  return sent.status();
-}
-
-std::uint64_t CompletionRelay::tokens_left(const Result<unsigned>& sent) const {
-  const bool is_refused = sent.is_ok() && *sent >= 400 && *sent != CompletionReply::kClientLeft;
-  if (is_refused) return 0;
-  const bool is_one = passed_on_ != plain_reason_name(PlainReason::kSeveralPrompts);
-  const bool is_told = sent.is_ok() && *sent == 200 && answer_.count().prompt_tokens() && is_one;
-  return is_told ? *answer_.count().prompt_tokens() + answer_.tokens(true, most_answer_) : SlotTable::kAnySize;
-}
-
-// Of a slot that was composed llama-server may go back to where the window is not whole (--swa-full), and how far this
-// prompt is the same nobody has looked.
-bool CompletionRelay::may_use_slot() {
-  const SlotContents& contents = hold_.contents();
-  const bool is_whole = contents.composed() == 0 || !parts_.format.geometry.window;
-  const bool is_changed = !is_proven_ || !is_current();  // its adapters, perhaps, while this request waited
-  return contents.is_owners() && is_whole && !is_changed;
-}
-
-// llama-server lets a request without adapters go on from what one with them has computed.
-void CompletionRelay::note_plain(const PlainRequest& plain, bool is_answered) {
-  if (plain.has_adapters) {
-    (void)empty_slot();
-  } else if (is_answered && answer_.count().prompt_tokens().value_or(0) > 0) {
-    hold_.contents().filled();  // by an empty prompt it is not
-  } else {
-    hold_.contents().disown();
-  }
-}
-
-void CompletionRelay::empty_composed() {
-  if (!parts_.format.geometry.window) return;
-  for (SlotTable::Hold& other : parts_.slots.take_free(true)) {
-    if (!erase(upstream_, other).is_ok()) return;
-  }
 }
 
 Status CompletionRelay::run_cached(const LlamaRequest& asked) {
@@ -191,6 +106,8 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   wish.owner = asked.salt;
   wish.count = asked.answers;
   wish.by_likeness = !asked.takes_slot;
+  const bool is_alone = !asked.takes_slot && parts_.goes_back_anywhere();
+  if (is_alone) wish.count = parts_.slots.size();
   Result<SlotTable::Hold> hold = take_slot(wish);
   if (!hold.is_ok()) {
     trace_.refuse();
@@ -200,10 +117,20 @@ Status CompletionRelay::run_cached(const LlamaRequest& asked) {
   hold_ = std::move(*hold);
   if (!is_current()) {  // its adapters were changed while the request waited
     trace_.refuse();
+    if (!asked.takes_slot) {
+      hold_ = {};
+      return run_plainly(PlainReason::kAdapters);
+    }
     parts_.metrics.plain(PlainReason::kAdapters).increment();
     passed_on_ = plain_reason_name(PlainReason::kAdapters);
-    if (!asked.takes_slot) hold_ = {};
     return go_on_plainly(parse_plain_request(request_.body), true);
+  }
+  if (is_alone) {
+    const Status emptied = erase_others(upstream_, parts_.slots, hold_);
+    if (!emptied.is_ok()) {
+      trace_.refuse();
+      return give_up(emptied);
+    }
   }
   return run_in_slot(asked, *prompt);
 }
@@ -222,16 +149,23 @@ Status CompletionRelay::run_in_slot(const LlamaRequest& asked, const std::vector
   if (!is_to_show) answer_.set_fields(reuse_fields(reuse_));  // a head may be sent from now on
   const bool saves_after = habits.rolls_back && !parts_.shifts_context;
   if (!saves_after) save_before(asked, prompt, known);
+  // llama-server cannot be told to use nothing of it. A restore that failed leaves it so, too.
+  const bool needs_known = !asked.takes_slot && (parts_.slots.has_salts() || parts_.goes_back_anywhere());
+  if (needs_known && hold_.contents().is_unknown() && empty_slot()) resume_ = 0;
   if (!asked.takes_slot || is_to_show) lead_here(prompt);
   if (reply_.is_gone()) return Status::ok();
   const bool is_known = !hold_.contents().is_unknown();  // of a slot that could not be emptied nothing is kept
+  if (needs_known && !is_known) {
+    trace_.refuse();
+    return give_up(unavailable("llama-server did not make its slot ready, and may have something of others in it"));
+  }
   const Result<unsigned> sent = forward(asked.takes_slot ? asked.text_for_slot(hold_.slot(), is_known) : request_.body);
   record(prompt, sent);
   const bool is_answered = sent.is_ok() && *sent == 200 && !answer_.count().has_error();
   note_size(sent);
   if (!asked.takes_slot) check_slot(prompt, is_answered);
   const bool may_have_shifted =
-      parts_.shifts_context && (!asked.most_tokens || prompt.size() + *asked.most_tokens >= parts_.slot_context);
+      parts_.shifts_context && (!asked.most_tokens || *asked.most_tokens >= parts_.slot_context - prompt.size());
   const bool has_left = sent.is_ok() && *sent == CompletionReply::kClientLeft;
   const bool is_whole = asked.streams ? answer_.count().has_output() : is_answered;  // the prompt
   if (may_have_shifted || !is_known || !(is_answered || has_left) || !is_answer_to(asked, prompt) || !is_current()) {
@@ -283,8 +217,15 @@ std::uint64_t CompletionRelay::prepare_slot(const LlamaRequest& asked, std::span
   return known;
 }
 
+Status CompletionRelay::give_up(const Status& why) {
+  if (reply_.is_gone()) return Status::ok();
+  parts_.metrics.failed.increment();
+  answer_.fail(why);
+  return why;
+}
+
 bool CompletionRelay::empty_slot() {
-  const Status emptied = erase(upstream_, hold_);
+  const Status emptied = erase_held(upstream_, hold_);
   if (emptied.is_ok()) return true;
   hold_.contents().disown();
   if (!reply_.is_gone()) log_warning("proxy", "a slot was not emptied: " + emptied.to_string());
@@ -355,7 +296,7 @@ std::uint64_t CompletionRelay::restore(std::span<const TokenId> prompt, const Pr
 bool CompletionRelay::empty_free_slots() {
   bool are_there = false;
   for (SlotTable::Hold& other : parts_.slots.take_free()) {
-    if (erase(upstream_, other).is_ok()) {
+    if (erase_held(upstream_, other).is_ok()) {
       are_there = true;
     } else {
       other.contents().doubt();
@@ -370,7 +311,7 @@ void CompletionRelay::make_room(const LlamaRequest& asked, std::span<const Token
   if (shared == 0) return;
   const std::uint64_t room = std::min({most_answer_, kAnswerRoom, shared / kAnswerPart}) * asked.answers;
   for (SlotTable::Hold& other : parts_.slots.take_crowding(hold_, prompt.size() + room)) {
-    if (!erase(upstream_, other).is_ok()) other.contents().doubt();
+    if (!erase_held(upstream_, other).is_ok()) other.contents().doubt();
   }
 }
 
@@ -513,11 +454,6 @@ void CompletionRelay::save_answer(std::span<const TokenId> prompt, std::span<con
                                   std::uint64_t known, const std::string& salt) {
   if (hold_.contents().is_unknown() || last_restore_point(prompt.size(), parts_.saves.page_size) <= known) return;
   (void)save_slot(certain, salt, true);
-}
-
-// An answer that was given, to a prompt that is not known.
-void CompletionRelay::note_unrecorded(const Result<unsigned>& sent) {
-  if (parts_.trace.recorder != nullptr && sent.is_ok() && *sent == 200) parts_.trace.recorder->note_unknown();
 }
 
 // A client that has left, and a llama-server that was lost, have used the cache; what llama-server refuses has not.

@@ -10,7 +10,8 @@
 //
 // /v1/messages cannot be sent to a slot: llama-server takes the free one that begins most like the prompt. So the
 // prompt is computed there but for its last token before the request goes on, and the answer tells whether it was that
-// slot.
+// slot. Where that would be wrong and not only slow (--swa-full), and where several tenants are, requests whose slot
+// llama-server chooses wait for all slots, in which is nothing then that they may not use.
 //
 // An answer that counts other tokens of its prompt than were thought is counted, and nothing of its slot is kept; nor
 // of one that ends in an error. One that counts fewer cached tokens than its slot was thought to have is the sign that
@@ -66,6 +67,7 @@ struct RelayParts {
   std::uint32_t slot_context = 0;  // tokens
   // llama-server moves what is in a slot when its context is full (--context-shift): rows that no prompt gives.
   bool shifts_context = false;
+  bool has_full_windows = false;  // llama-server goes back to wherever it has a row (--swa-full)
   struct Trace {
     TraceRecorder* recorder = nullptr;  // null: nothing is recorded
     std::string model;
@@ -73,7 +75,12 @@ struct RelayParts {
   RecentRequests& recent;
   std::uint64_t ask_storage_tokens = 256;       // that a slot must lack for storage to be asked
   Nanos ping_every = std::chrono::seconds(10);  // of a stream to which no answer comes yet
+  // Also into what was composed, where the window is not whole.
+  [[nodiscard]] bool goes_back_anywhere() const { return has_full_windows && format.geometry.window.has_value(); }
 };
+
+// llama-server empties the slot, and that is noted.
+[[nodiscard]] Status erase_held(LlamaUpstream& upstream, SlotTable::Hold& hold);
 
 class CompletionRelay {
  public:
@@ -93,8 +100,10 @@ class CompletionRelay {
   // Answers. checked: what ServerIdentity::check() said. Not ok: llama-server was lost on the way; the client has been
   // told, as far as that is possible.
   [[nodiscard]] Status run(std::optional<std::uint64_t> checked);
-  // The same, without a look at the prompt and without a slot: for a llama-server that is given no prefixes.
-  [[nodiscard]] Status run_as_it_is();
+  // The same, without a look at the prompt and without a slot: for a llama-server that is given no prefixes. why: of
+  // ServerIdentity::check(). is_let_in: llama-server has not refused the client's key; else its salt counts for
+  // nothing.
+  [[nodiscard]] Status run_as_it_is(const Status& why, bool is_let_in);
   // Of llama-server's answer; 0: it gave none.
   [[nodiscard]] unsigned http_status() const { return answer_.http_status(); }
 
@@ -103,12 +112,12 @@ class CompletionRelay {
   [[nodiscard]] Status run_plainly(PlainReason reason);
   // In the slot that is held, if there is one. has_prompt: whether the route is one for prompts.
   [[nodiscard]] Status go_on_plainly(const std::optional<PlainRequest>& plain, bool has_prompt);
-  // Whether what is in the slot that is held may be used by a request whose prompt is not known.
-  [[nodiscard]] bool may_use_slot();
+  // The same, with all slots: whichever llama-server takes for it has nothing that it may not use.
+  [[nodiscard]] Status run_alone(const std::optional<PlainRequest>& plain);
+  // Whether what is in a slot that is held may be used by a request whose prompt is not known.
+  [[nodiscard]] bool may_use(SlotTable::Hold& hold);
   // After its answer: what it has left in the slot.
   void note_plain(const PlainRequest& plain, bool is_answered);
-  // Before a request that goes into any slot: of a slot that was composed llama-server may use what is not whole.
-  void empty_composed();
   [[nodiscard]] Status run_cached(const LlamaRequest& asked);
   // The same, in the slot that is held.
   [[nodiscard]] Status run_in_slot(const LlamaRequest& asked, const std::vector<TokenId>& prompt);
@@ -129,6 +138,8 @@ class CompletionRelay {
   void save_before(const LlamaRequest& asked, std::span<const TokenId> prompt, std::uint64_t known);
   // False, and in the log: nobody knows what the slot holds.
   [[nodiscard]] bool empty_slot();
+  // The client's answer: slots are not as its request needs them. What run() returns.
+  [[nodiscard]] Status give_up(const Status& why);
   [[nodiscard]] std::vector<std::uint64_t> marks_of(const LlamaRequest& asked, std::span<const TokenId> prompt);
   // A part of the prompt was not computed to its end.
   void note_broken_off(std::span<const TokenId> prompt);
@@ -160,7 +171,6 @@ class CompletionRelay {
   [[nodiscard]] Result<SlotTable::Hold> take_slot(const SlotTable::Wish& wish);
   // What the trace has of the request, when its answer is over.
   void record(std::span<const TokenId> prompt, const Result<unsigned>& sent);
-  void note_unrecorded(const Result<unsigned>& sent);
   // In the metrics, once it is certain.
   void count_reuse();
   // For /larder/recent, when the answer is over.

@@ -24,6 +24,11 @@ constexpr std::array<std::string_view, 2> kNumericVariables = {"LLAMA_ARG_ROPE_"
 constexpr std::array<std::string_view, 4> kOurs = {"--host", "--port", "--slot-save-path", "--reuse-port"};
 constexpr std::array<std::string_view, 4> kTruths = {"on", "enabled", "true", "1"};  // as llama.cpp reads variables
 
+bool is_on(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && std::ranges::find(kTruths, std::string_view(value)) != kTruths.end();
+}
+
 // As llama.cpp reads it: "--override_kv" is "--override-kv".
 std::string option_of(std::string word) {
   if (!word.starts_with("--")) return word;
@@ -103,9 +108,11 @@ bool caps_slots(const std::vector<std::string>& command) {
 }
 
 bool shifts_context(const std::vector<std::string>& command) {
-  const char* const variable = std::getenv("LLAMA_ARG_CONTEXT_SHIFT");
-  return has_option(command, "--context-shift") ||
-         (variable != nullptr && std::ranges::find(kTruths, std::string_view(variable)) != kTruths.end());
+  return has_option(command, "--context-shift") || is_on("LLAMA_ARG_CONTEXT_SHIFT");
+}
+
+bool has_full_windows(const std::vector<std::string>& command) {
+  return has_option(command, "--swa-full") || is_on("LLAMA_ARG_SWA_FULL");
 }
 
 std::vector<std::string> control_vectors(const std::vector<std::string>& command) {

@@ -19,6 +19,8 @@ namespace larder::llama {
 [[nodiscard]] bool has_option(const std::vector<std::string>& command, std::string_view name);
 // Whether a llama-server with these options moves what is in a full slot; the environment counts, too.
 [[nodiscard]] bool shifts_context(const std::vector<std::string>& command);
+// Whether its slots keep the rows behind sliding windows; the environment counts, too.
+[[nodiscard]] bool has_full_windows(const std::vector<std::string>& command);
 // Whether its slots may use less than the context that there is.
 [[nodiscard]] bool caps_slots(const std::vector<std::string>& command);
 // Of a llama-server's options those that change its numbers, in their order, and then such variables of the

@@ -17,6 +17,8 @@ TEST(LlamaServerOptions, HaveUnderscoresToo) {
   EXPECT_NE(numeric_options(underscores), numeric_options({"s", "-c", "8"}));
   EXPECT_TRUE(shifts_context({"s", "--context_shift"}));
   EXPECT_TRUE(caps_slots({"s", "--kv_unified_per_slot", "512"}));
+  EXPECT_TRUE(has_full_windows({"s", "--swa_full"}));
+  EXPECT_FALSE(has_full_windows({"s", "--swa-checkpoints", "8"}));
   EXPECT_TRUE(has_option({"s", "--slot_save_path", "/x"}, "--slot-save-path"));
   EXPECT_EQ(key_of({"s", "--api_key", "a_b,c"}).value_or(""), "a_b");
 }

@@ -122,7 +122,7 @@ class Proxy final : public LlamaProxy {
   // asks: of the same client, what is to be known first.
   void relay(const HttpRequest& request, HttpClient& client, HttpClient& asks, ReplyStream& reply);
   // As ServerIdentity::check().
-  [[nodiscard]] Result<std::optional<std::uint64_t>> check(const HttpRequest& request, HttpClient& asks,
+  [[nodiscard]] Result<std::optional<std::uint64_t>> check(const HttpRequest& request, LlamaUpstream& client,
                                                            const ReplyStream& reply, ServerIdentity::Stay& stay);
   void wait_saved() override { saver_->wait_idle(); }
   CachedTokens totals() const override { return totals_of(metrics_); }
@@ -196,6 +196,7 @@ Status Proxy::start() {
                                                       settings_.saves,
                                                       facts.slot_context,
                                                       settings_.shifts_context,
+                                                      settings_.has_full_windows,
                                                       {trace_.get(), model_name_},
                                                       recent_});
   return listen(settings_.listen, "proxy", settings_.workers, metrics_.registry());
@@ -348,9 +349,8 @@ void Proxy::tell_metrics(const HttpRequest& request, const Exchange& exchange) {
   reply.respond(metrics(request, client));
 }
 
-Result<std::optional<std::uint64_t>> Proxy::check(const HttpRequest& request, HttpClient& asks,
+Result<std::optional<std::uint64_t>> Proxy::check(const HttpRequest& request, LlamaUpstream& client,
                                                   const ReplyStream& reply, ServerIdentity::Stay& stay) {
-  LlamaUpstream client(asks);
   if (route_use(request.method, request.path) == RouteUse::kNone) {
     const bool wakes = request.method == "POST" || request.path == "/slots" || request.path == "/lora-adapters";
     if (wakes) identity_->look(client);
@@ -381,10 +381,11 @@ void Proxy::relay(const HttpRequest& request, HttpClient& client, HttpClient& as
   ServerIdentity::Stay stay;  // ends before a slot is given back, or a proof with all slots would find it
   Status status;
   if (changes_adapters) identity_->begin_change();
-  if (const auto checked = check(request, asks, reply, stay); checked.is_ok()) {
+  LlamaUpstream asked(asks);
+  if (const auto checked = check(request, asked, reply, stay); checked.is_ok()) {
     status = one.run(*checked);
   } else {
-    status = one.run_as_it_is();
+    status = one.run_as_it_is(checked.status(), asked.is_let_in());
   }
   end_changes(one.http_status());
   if (!status.is_ok()) log_warning("proxy", fmt::format("{}: {}", request.path, status.to_string()));

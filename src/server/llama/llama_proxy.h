@@ -56,6 +56,7 @@ struct ProxySettings {
   std::vector<std::string> control_vectors{};    // their files: what they have is part of the identity
   bool shifts_context = false;                   // it was started with --context-shift
   bool caps_slots = false;                       // ... or with --kv-unified-per-slot
+  bool has_full_windows = false;                 // ... or with --swa-full
   SavePolicy saves;
   PrefixStoreOptions store;
   TraceOptions trace;

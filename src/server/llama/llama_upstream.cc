@@ -93,7 +93,9 @@ Status LlamaUpstream::check_health() {
 }
 
 Result<UpstreamFacts> LlamaUpstream::facts() {
-  LARDER_ASSIGN_OR_RETURN(const PlainJson body, answer_of("GET /props", client_.request("GET", "/props")));
+  const Result<HttpReply> reply = client_.request("GET", "/props");
+  is_let_in_ = !reply.is_ok() || reply->status != 401;
+  LARDER_ASSIGN_OR_RETURN(const PlainJson body, answer_of("GET /props", reply));
   UpstreamFacts facts;
   facts.model_path = text_at(body, "/model_path");
   facts.build = text_at(body, "/build_info");

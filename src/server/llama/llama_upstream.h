@@ -44,6 +44,8 @@ class LlamaUpstream {
   // Ok: it has loaded its model.
   [[nodiscard]] Status check_health();
   [[nodiscard]] Result<UpstreamFacts> facts();
+  // False: it has refused the key when it was last asked for facts().
+  [[nodiscard]] bool is_let_in() const { return is_let_in_; }
   // Its LoRA adapters and their scales, as JSON text. Waits for the batch that it computes.
   [[nodiscard]] Result<std::string> adapters();
   // As llama-server makes tokens of a prompt that is text.
@@ -65,6 +67,7 @@ class LlamaUpstream {
   [[nodiscard]] Status slot_action(std::uint32_t slot, std::string_view action, std::string_view name);
 
   HttpClient& client_;
+  bool is_let_in_ = true;
 };
 
 // "[1,2,3]": faster than a document of them.

@@ -196,6 +196,7 @@ PrefixStoreImpl::~PrefixStoreImpl() {
     (void)events_.release();
     (void)engine_.release();
     (void)store_.release();
+    tell_left("a write or a read of the store has not ended");
     return;
   }
   engine_.reset();

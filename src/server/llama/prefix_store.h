@@ -21,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -61,6 +62,9 @@ class PrefixStore {
                                                                  const PrefixStoreOptions& options,
                                                                  std::unique_ptr<PageStore> storage);
   virtual ~PrefixStore() = default;
+  // The destructor calls `tell`, with words for it, where storage hangs: what that works on is left to it, and no end
+  // of the process is in order.
+  void on_left(std::function<void(const std::string& what)> tell) { tell_left_ = std::move(tell); }
 
   class Found {
    public:
@@ -111,6 +115,12 @@ class PrefixStore {
 
  protected:
   virtual void release(LookupId id) = 0;
+  void tell_left(const std::string& what) const {
+    if (tell_left_) tell_left_(what);
+  }
+
+ private:
+  std::function<void(const std::string& what)> tell_left_;
 };
 
 }  // namespace larder::llama

@@ -55,6 +55,12 @@ void SlotTable::Hold::note_size(std::uint64_t tokens, std::uint64_t growth) {
   if (is_more && table_->is_too_much(table_->all_tokens(false))) table_->doubt_but(slots_.front());
 }
 
+void SlotTable::Hold::note_possible_size(std::uint64_t tokens) {
+  LockGuard guard(table_->mutex_);
+  Slot& slot = table_->slots_[slots_.front()];
+  slot.tokens = std::max(slot.tokens, tokens);
+}
+
 void SlotTable::Hold::doubt_others() {
   LockGuard guard(table_->mutex_);
   if (table_->habits_.shared_context > 0) table_->doubt_but(slots_.front());
@@ -69,11 +75,31 @@ SlotTable::SlotTable(std::uint32_t slots, std::uint32_t max_waiting, Clock& cloc
     : max_waiting_(max_waiting), clock_(clock), slots_(slots) {}
 
 Result<SlotTable::Hold> SlotTable::acquire(const Wish& wish) {
+  LockGuard guard(mutex_);
+  LARDER_RETURN_IF_ERROR(wait_for_turn(wish));
+  return take(wish);
+}
+
+Result<std::vector<SlotTable::Hold>> SlotTable::acquire_all(Wish wish) {
+  wish.count = size();
+  LockGuard guard(mutex_);
+  LARDER_RETURN_IF_ERROR(wait_for_turn(wish));
+  std::vector<Hold> holds;
+  for (std::uint32_t slot = 0; slot < size(); ++slot) {
+    Hold& hold = holds.emplace_back();
+    take_one(slot, hold);
+    slots_[slot].used = ++uses_;
+    hold.contents_ = std::move(slots_[slot].contents);
+    hold.contents_.begin(wish.owner);
+  }
+  return holds;
+}
+
+Status SlotTable::wait_for_turn(const Wish& wish) {
   if (wish.count == 0 || wish.count > size()) {
     return invalid_argument(fmt::format("{} slots are wanted, and there are {}", wish.count, size()));
   }
   const TimePoint end = clock_.now() + wish.limit;
-  LockGuard guard(mutex_);
   if (queue_.size() >= max_waiting_) {
     return overloaded(fmt::format("{} requests wait for one of {} slots, which is the limit", queue_.size(), size()));
   }
@@ -87,8 +113,7 @@ Result<SlotTable::Hold> SlotTable::acquire(const Wish& wish) {
   }
   queue_.erase(me);
   changed_.notify_all();  // the next one has its turn
-  if (!status.is_ok()) return status;
-  return take(wish);
+  return status;
 }
 
 SlotTable::Hold SlotTable::take(const Wish& wish) {
@@ -217,6 +242,16 @@ void SlotTable::note_choice(bool is_ours) {
 bool SlotTable::chooses_by_likeness() const {
   LockGuard guard(mutex_);
   return other_choices_ < kMostOtherChoices;
+}
+
+void SlotTable::note_salt() {
+  LockGuard guard(mutex_);
+  has_salts_ = true;
+}
+
+bool SlotTable::has_salts() const {
+  LockGuard guard(mutex_);
+  return has_salts_;
 }
 
 void SlotTable::set_habits(const EngineHabits& habits) {

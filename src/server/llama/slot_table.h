@@ -48,6 +48,8 @@ class SlotTable {
     [[nodiscard]] bool is_held() const { return table_ != nullptr; }
     // slot() holds at most so many tokens now, and while its request is under way it may get `growth` more.
     void note_size(std::uint64_t tokens, std::uint64_t growth = 0);
+    // Or so many: llama-server has put a request into it, or into another one.
+    void note_possible_size(std::uint64_t tokens);
     // llama-server has run out of cells: what other slots held may be gone.
     void doubt_others();
     // It computes for this request: whatever others grew to has not emptied it.
@@ -75,6 +77,8 @@ class SlotTable {
   };
   // kOverloaded: too many wait. kDeadlineExceeded, kCancelled: limit, is_gone.
   [[nodiscard]] Result<Hold> acquire(const Wish& wish) LARDER_EXCLUDES(mutex_);
+  // All slots, one each, whatever `count` says: for a request that llama-server may put into any.
+  [[nodiscard]] Result<std::vector<Hold>> acquire_all(Wish wish) LARDER_EXCLUDES(mutex_);
 
   static constexpr std::uint64_t kAnySize = UINT64_MAX;
 
@@ -94,6 +98,9 @@ class SlotTable {
   void note_choice(bool is_ours) LARDER_EXCLUDES(mutex_);
   // False: it has not so often that it is not worth the work (--slot-prompt-similarity 0); it stays so.
   [[nodiscard]] bool chooses_by_likeness() const LARDER_EXCLUDES(mutex_);
+  // From now on not all requests share what they leave in slots.
+  void note_salt() LARDER_EXCLUDES(mutex_);
+  [[nodiscard]] bool has_salts() const LARDER_EXCLUDES(mutex_);
   void set_habits(const EngineHabits& habits) LARDER_EXCLUDES(mutex_);
   [[nodiscard]] EngineHabits habits() const LARDER_EXCLUDES(mutex_);
   // The free slot that could use most of it.
@@ -115,6 +122,8 @@ class SlotTable {
   };
   [[nodiscard]] std::uint32_t free_slots() const LARDER_REQUIRES(mutex_);
   [[nodiscard]] std::uint32_t choose(const Wish& wish) const LARDER_REQUIRES(mutex_);
+  // Until it is the wish's turn, and there are as many free slots.
+  [[nodiscard]] Status wait_for_turn(const Wish& wish) LARDER_REQUIRES(mutex_);
   [[nodiscard]] Hold take(const Wish& wish) LARDER_REQUIRES(mutex_);
   void take_one(std::uint32_t slot, Hold& hold) LARDER_REQUIRES(mutex_);
   // Whether so many tokens may be more than the context of all slots has; false: each has its own.
@@ -134,6 +143,7 @@ class SlotTable {
   std::uint64_t epoch_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t uses_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint32_t other_choices_ LARDER_GUARDED_BY(mutex_) = 0;  // up for each, down for each of ours
+  bool has_salts_ LARDER_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace larder::llama

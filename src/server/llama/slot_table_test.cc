@@ -43,6 +43,24 @@ TEST_F(Slots, TheOneThatHoldsMostOfAPromptIsTaken) {
   EXPECT_EQ(other.contents().reusable(longer, table.habits()), 0u);
 }
 
+TEST_F(Slots, AllComeOneEachWithWhatTheyHold) {
+  fill(1000, 50);
+  {
+    const SlotTable::Hold mine = table.acquire({.owner = "me"}).value();
+    const auto late = table.acquire_all({.limit = Nanos{0}});
+    EXPECT_EQ(late.status().code(), StatusCode::kDeadlineExceeded) << "one is not free";
+  }
+  std::vector<SlotTable::Hold> all = table.acquire_all({}).value();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].slot(), 0u);
+  EXPECT_EQ(all[0].contents().common(prompt_of(1000, 80)), 50u);
+  EXPECT_FALSE(all[1].contents().is_owners()) << "another's";
+  EXPECT_EQ(table.use().busy, 2u);
+  all.clear();
+  EXPECT_EQ(table.use().busy, 0u);
+  EXPECT_EQ(table.best(prompt_of(1000, 80), ""), (SlotHit{0, 50}));
+}
+
 TEST_F(Slots, AShortCommonBeginningIsNoReason) {
   fill(1000, 100);
   fill(5000, 50);

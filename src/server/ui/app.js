@@ -260,7 +260,8 @@ byId('attach_form').addEventListener('submit', (event) => {
 });
 byId('detach').addEventListener('click', () => act('detach', 'DELETE', '/hicache/storage-backend'));
 byId('clear').addEventListener('click', () => {
-  if (confirm('Drop every page from storage, of all models?')) act('clear', 'POST', '/hicache/storage-backend/clear');
+  const what = 'Drop every page from storage: of all models, adapters and tenants, also those of other servers?';
+  if (confirm(what)) act('clear', 'POST', '/hicache/storage-backend/clear');
 });
 byId('flush').addEventListener('click', () => {
   const what = IS_FRONT ? 'Empty the host?' : 'Empty device and host, once nothing runs?';

@@ -46,7 +46,9 @@ LlamaEngine::LlamaEngine(LlamaHost& host, const SlotFormat& format, const Engine
   if (!posted.is_ok()) log_warning("llama", "the engine did not start: " + posted.to_string());
 }
 
-LlamaEngine::~LlamaEngine() {
+LlamaEngine::~LlamaEngine() { end_requests(); }
+
+void LlamaEngine::end_requests() {
   LockGuard guard(mutex_);
   is_stopping_ = true;
   work_.notify_all();

@@ -14,9 +14,9 @@
 // batch that finds none sets back the request that came last, all of its answers: it waits with the tokens that it has,
 // and begins again, with the prefix that found no room.
 //
-// Threads: submit(), best(), use() from any thread; AnswerWriter, load() and keep() are called on the engine's own
-// thread, and must not block. Lifetime: host, format and keep() outlive the engine; its destructor ends all requests
-// (kCancelled).
+// Threads: submit(), best(), use(), end_requests() from any thread; AnswerWriter, load() and keep() are called on the
+// engine's own thread, and must not block. Lifetime: host, format and keep() outlive the engine; its destructor ends
+// all requests (kCancelled).
 // Limits: max_waiting requests wait; more: kOverloaded.
 // Memory: kSlotCheckpoints states (and windows) for each slot.
 // Cost: of a step, besides llama.cpp's own: a pass over the slots; of a restore: a copy of the bytes of the
@@ -116,6 +116,8 @@ class LlamaEngine {
     bool is_crowded = false;                  // one was set back: none begins before another has ended
   };
   [[nodiscard]] Use use() const LARDER_EXCLUDES(mutex_);
+  // Ends all requests once the batch under way is computed (kCancelled), and takes no more. Returns at once.
+  void end_requests() LARDER_EXCLUDES(mutex_);
 
  private:
   struct Request;

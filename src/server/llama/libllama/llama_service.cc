@@ -60,6 +60,7 @@ class Service final : public LlamaService {
 
   [[nodiscard]] Status start();
   [[nodiscard]] std::string summary() const override;
+  void cut_off() override { engine_->end_requests(); }
 
  private:
   // ---- the start
