@@ -247,7 +247,7 @@ Status LlamaBenchServer::kill_all() {
 Status LlamaBenchServer::use_slot(std::string_view action) {
   const Result<HttpReply> reply =
       client_->request("POST", fmt::format("/slots/0?action={}", action), R"({"filename":"bench.slot"})");
-  if (!reply.is_ok()) return reply.status();
+  if (!reply.is_ok()) return why_lost(reply.status());
   return body_json(fmt::format("slot {}", action), reply->status, reply->body).status();
 }
 
@@ -269,13 +269,23 @@ double LlamaBenchServer::cpu_seconds() const {
   return seconds;
 }
 
+Status LlamaBenchServer::why_lost(const Status& status) {
+  return look_again().is_ok() ? status : unavailable("it has ended: " + status.message());
+}
+
+Status LlamaBenchServer::check_llama() const {
+  const auto llama = process_facts(llama_pid_);
+  const bool is_there = llama && (setup_ != LlamaSetup::kProxy || llama->parent == child_.pid());
+  return is_there ? Status::ok() : unavailable("its llama-server has ended");
+}
+
 // Every slot that was written has been read, and storage has taken what it takes of it.
 Status LlamaBenchServer::wait_settled() {
   const TimePoint end = real_clock().now() + kSettleLimit;
   double stored = -1;
   for (int still = 0; still < kStillLooks;) {
     const Result<HttpReply> reply = client_->request("GET", "/metrics");
-    if (!reply.is_ok()) return reply.status();
+    if (!reply.is_ok()) return why_lost(reply.status());
     const auto value = [&](std::string_view name) { return metric_of(reply->body, name); };
     const bool is_proxy = setup_ == LlamaSetup::kProxy;
     const char* begun = is_proxy ? "larder_proxy_save_seconds_count" : "larder_serve_saves_begun_total";
@@ -315,7 +325,7 @@ Result<LlamaSample> LlamaBenchServer::ask(std::span<const TokenId> prompt) {
       });
   LlamaSample sample;
   sample.seconds = std::chrono::duration<double>(real_clock().now() - begun).count();
-  if (!status.is_ok()) return with_log(status);
+  if (!status.is_ok()) return with_log(why_lost(status));
   const Result<nlohmann::json> document = body_json("/completion", head.status, answer);
   if (!document.is_ok()) return with_log(document.status());
   if (setup_ == LlamaSetup::kPlain) {
@@ -328,6 +338,7 @@ Result<LlamaSample> LlamaBenchServer::ask(std::span<const TokenId> prompt) {
     (void)std::from_chars(reused->data(), reused->data() + reused->size(), sample.reused);
     LARDER_RETURN_IF_ERROR(with_log(wait_settled()));
   }
+  LARDER_RETURN_IF_ERROR(with_log(check_llama()));
   sample.cpu_seconds = cpu_seconds() - cpu_before;
   return sample;
 }

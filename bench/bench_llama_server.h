@@ -64,6 +64,10 @@ class LlamaBenchServer {
   [[nodiscard]] Status use_slot(std::string_view action);
   [[nodiscard]] std::vector<std::string> server_command() const;
   [[nodiscard]] double cpu_seconds() const;
+  // The proxy would start another one, and rows would be of a server with empty slots.
+  [[nodiscard]] Status check_llama() const;
+  // status: of a request that got no answer.
+  [[nodiscard]] Status why_lost(const Status& status);
   // Waits a moment. kUnavailable: the server has ended.
   [[nodiscard]] Status look_again();
   [[nodiscard]] Status with_log(const Status& status) const;

@@ -21,8 +21,8 @@ PLUGIN = "python/larder/sglang/metrics_page.py"
 PARTS = (
     ("Requests and tiers", "`larder serve --model NAME`. The names of SGLang mean the same here.",
      ("src/engine/request_metrics.cc", "src/server/api_server.cc"), ""),
-    ("The cache itself", "`larder serve --model NAME`, and C++ engines that give `CacheParts` a registry "
-     "([embedding.md](embedding.md#a-store-behind-it)).",
+    ("The cache itself", "`larder serve --model NAME`, `larder_connector_metrics()` of the C interface, and C++ "
+     "engines that give `CacheParts` or `ConnectorParts` a registry ([embedding.md](embedding.md#a-store-behind-it)).",
      ("src/controller/cache_metrics.cc", "src/controller/tenants.cc"), ""),
     ("Every storage", "`larder serve`, of both kinds, `larder proxy`, SGLang's ranks, `larder_store_metrics()` of the "
      "C interface, and C++ engines that give `make_pipeline()` a registry.",
@@ -31,6 +31,9 @@ PARTS = (
      "and `larder serve --model x.gguf` (each with `--store`), `larder_store_metrics()`. Connectors, and so the proxy "
      "and servers of GGUF files, use the store's backend itself: there all but `larder_door_store_*` stay at 0.",
      ("src/door/page_store_stats.cc",), ""),
+    ("Connectors", "`larder_connector_metrics()` of the C interface, beside those of the cache itself "
+     "([c_api.md](c_api.md#statistics)). What means the same in `larder serve --model NAME` has the same name.",
+     ("src/door/connector_metrics.cc", "src/controller/connector.cc"), ""),
     ("SGLang's plug-in", "SGLang's ranks (`metrics_port`), beside those of their page store.", (PLUGIN,), ""),
     ("The proxy", "`larder proxy`.", ("src/server/llama/proxy_metrics.cc", "src/server/llama/llama_proxy.cc"),
      "larder_proxy"),
@@ -100,7 +103,7 @@ def labels_of(text, begin, rest, path):
 def metrics_of_plugin():
     """[(name, kind, labels, help)]: the page is written as text there."""
     text = source_tree.text_of(PLUGIN)
-    return [(name, kind, re.findall(name + r"\{\{(\w+)=", text), meaning)
+    return [(name, kind, re.findall(r'(\w+)="\{', "".join(re.findall(name + r"\{\{.+?\}\}", text, re.S))), meaning)
             for name, meaning, kind in re.findall(r'# HELP (\w+) (.+)",\s*"# TYPE \w+ (\w+)"', text)]
 
 

@@ -21,6 +21,7 @@ VALUE = r"(\"[^\"]*\"|k[A-Z]\w+|-?[\d.']+\w?)"
 STRUCT_FILES = (
     "src/cli/real_log_option.h",
     "src/cli/front_options.h",
+    "src/cli/orderly_stop.h",
     "bench/plan_model.h",
     "bench/plan_sweep.h",
     "src/server/llama/libllama/llama_service.h",
@@ -127,6 +128,7 @@ def split_default(text):
 
 LOG_OPTIONS = "src/cli/real_log_option.cc"
 TLS_OPTIONS = "src/cli/tls_options.cc"
+STOP_OPTIONS = "src/cli/orderly_stop.cc"
 
 
 def serve_options():
@@ -207,6 +209,8 @@ def command_options(path, has_cache_options):
         texts.append(source_tree.text_of(LOG_OPTIONS))
     if "add_tls_options(app" in texts[0]:
         texts.append(source_tree.text_of(TLS_OPTIONS))
+    if "add_stop_options(app" in texts[0]:
+        texts.append(source_tree.text_of(STOP_OPTIONS))
     if "add_replica_options(app" in texts[0]:
         texts.append(source_tree.text_of("src/cli/replica_options.cc"))
     structs = [source_tree.text_of(each) for each in STRUCT_FILES if (source_tree.ROOT / each).is_file()]

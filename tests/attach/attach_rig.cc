@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "engine/scheduler_impl.h"
 #include "tests/support/rest.h"
 
 namespace larder::attach {
@@ -17,19 +16,8 @@ constexpr std::size_t kProbes = 40;
 constexpr std::size_t kProbeTokens = 97;  // six pages, and one token that is computed
 constexpr std::uint64_t kAnswerTokens = 12;
 
-std::vector<TokenId> random_tokens(Rng& rng, std::size_t count) {
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(rng.below(256));
-  return tokens;
-}
-
-GenerateRequest request_of(std::vector<TokenId> tokens, std::uint64_t answer) {
-  GenerateRequest request;
-  request.tokens = std::move(tokens);
-  request.max_new_tokens = answer;
-  request.ignore_eos = true;
-  return request;
-}
+using support::random_tokens;
+using support::request_of;
 
 Result<Conversation> hold_conversation(Scheduler& scheduler, Rng rng, std::size_t number) {
   Conversation conversation;
@@ -79,23 +67,14 @@ Options attach_options(const std::string& model) {
 }
 
 Result<Answer> ask(Scheduler& scheduler, const GenerateRequest& request, const std::function<void()>& at_end) {
-  struct State {
-    Answer answer;
-    std::promise<Answer> done;
-  };
-  auto state = std::make_shared<State>();
-  std::future<Answer> done = state->done.get_future();
-  const Result<Scheduler::Ticket> ticket = scheduler.submit(request, [state, at_end](const GenerateUpdate& update) {
-    std::vector<TokenId>& tokens = state->answer.tokens;
-    tokens.insert(tokens.end(), update.new_tokens.begin(), update.new_tokens.end());
-    if (update.finish == FinishReason::kRunning) return;
-    state->answer.last = update;
-    if (at_end) at_end();
-    state->done.set_value(std::move(state->answer));
-  });
+  support::Collector collector;
+  const Result<Scheduler::Ticket> ticket =
+      scheduler.submit(request, [at_end, update = collector.update()](const GenerateUpdate& u) {
+        if (at_end && u.finish != FinishReason::kRunning) at_end();
+        update(u);
+      });
   if (!ticket.is_ok()) return ticket.status();
-  if (done.wait_for(kPatience) != std::future_status::ready) return deadline_exceeded("the request never ended");
-  Answer answer = done.get();
+  Answer answer = collector.wait();
   if (!answer.last.status.is_ok()) return answer.last.status;
   return answer;
 }

@@ -20,7 +20,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "engine/composition.h"
-#include "engine/scheduler.h"
+#include "tests/support/scheduler_client.h"
 
 namespace larder::attach {
 
@@ -32,10 +32,7 @@ inline constexpr Nanos kPatience = std::chrono::seconds(60);  // whatever takes 
 // Small pools, so that storage has work: they hold a part of what the clients talk about.
 [[nodiscard]] Options attach_options(const std::string& model);
 
-struct Answer {
-  std::vector<TokenId> tokens;
-  GenerateUpdate last;
-};
+using support::Answer;
 
 // One request, from submit to its last update. Fails with kDeadlineExceeded instead of hanging the test.
 // at_end (may be null) runs on the scheduler's thread, with the last update.

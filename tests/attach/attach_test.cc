@@ -2,9 +2,7 @@
 // Storage comes, goes and falls ill under load: nobody is told anything wrong, and nobody notices but by the clock.
 // tests/attach_slow has the long loops.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -12,6 +10,7 @@
 #include "tests/attach/moody_backend.h"
 #include "tests/attach/rounds.h"
 #include "tests/support/rest.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::attach {
 namespace {
@@ -140,11 +139,10 @@ TEST_F(AttachTest, ANewBackendWorksWhileOldOnesHang) {
 
 // A switch lets go of what it replaces: who switches back finds the directory free.
 TEST_F(AttachTest, AStoreThatWasReplacedCanBeAttachedAgain) {
-  char path[] = "/tmp/larder-attach-XXXXXX";
-  ASSERT_NE(::mkdtemp(path), nullptr);
+  const support::TemporaryDirectory directory;
   Crowd crowd(scheduler(), truth_, 4, test_seed());
-  AttachRequest file{"file", std::string(R"({"segment_size": "1Mi", "directory": ")") + path + "/store\"}", "timeout",
-                     "write_through"};
+  AttachRequest file{"file", std::string(R"({"segment_size": "1Mi", "directory": ")") + directory.path() + "/store\"}",
+                     "timeout", "write_through"};
   file.replace = true;
   for (int i = 0; i < 25; ++i) {
     // Writes that were under way end first; a busy disk takes seconds for them.
@@ -158,7 +156,6 @@ TEST_F(AttachTest, AStoreThatWasReplacedCanBeAttachedAgain) {
   crowd.stop();
   EXPECT_EQ(crowd.failure(), "");
   ASSERT_TRUE(scheduler().detach_storage(kPatience).is_ok());
-  std::filesystem::remove_all(path);
 }
 
 // Two operators at once: each call ends, with an answer of its kind.

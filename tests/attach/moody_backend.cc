@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "storage/memory/memory_backend.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder::attach {
 namespace {
@@ -25,28 +26,11 @@ sim::FaultPlan plan_of(Mood mood) {
   return plan;
 }
 
-// Passes everything on to a store that it does not own.
-class Door final : public StorageBackend {
+// Passes everything on to a store that stays open.
+class Door final : public support::PassingBackend {
  public:
-  explicit Door(StorageBackend& store) : store_(store) {}
-  [[nodiscard]] const BackendInfo& info() const override { return store_.info(); }
-  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    return store_.submit_exists(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
-    return store_.submit_read(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    return store_.submit_write(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    return store_.submit_clear(std::move(scope), std::move(done));
-  }
-  [[nodiscard]] BackendStats stats() const override { return store_.stats(); }
+  using PassingBackend::PassingBackend;
   [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
-
- private:
-  StorageBackend& store_;
 };
 
 template <class T>

@@ -2,7 +2,6 @@
 #include "tests/attach/rounds.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 #include "tests/attach/attach_rig.h"
 #include "tests/attach/moody_backend.h"
 #include "tests/support/rest.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::attach {
 namespace {
@@ -42,15 +42,7 @@ constexpr std::array kMoodsAtAttach = {Mood::kHangs, Mood::kFails, Mood::kFlips,
 
 class Operator {
  public:
-  explicit Operator(const RoundsPlan& plan) : plan_(plan), rng_(plan.seed), ward_(plan.seed + 1) {
-    char path[] = "/tmp/larder-attach-XXXXXX";
-    if (::mkdtemp(path) != nullptr) directory_ = path;
-  }
-  ~Operator() {
-    if (!directory_.empty()) std::filesystem::remove_all(directory_);
-  }
-  Operator(const Operator&) = delete;
-  Operator& operator=(const Operator&) = delete;
+  explicit Operator(const RoundsPlan& plan) : plan_(plan), rng_(plan.seed), ward_(plan.seed + 1) {}
 
   void run();
 
@@ -82,7 +74,8 @@ class Operator {
 
   const RoundsPlan plan_;
   Rng rng_;
-  std::string directory_;
+  const support::TemporaryDirectory temporary_;
+  const std::string directory_ = temporary_.path();
   Ward ward_;
   Truth truth_;
   std::unique_ptr<Stage> stage_;  // after the ward: its backends are of the ward's stores

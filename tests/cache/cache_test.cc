@@ -153,9 +153,7 @@ std::optional<Explanation> explain_of(Harness& h, const std::vector<TokenId>& pr
 
 TEST_P(CacheShapes, ExplainNamesTiersAndReasons) {
   Harness h(options());
-  (void)h.run(prompt_of(60), 4);
-  h.settle();
-  (void)h.cache->flush();
+  store_only(h, prompt_of(60));
   const std::optional<Explanation> got = explain_of(h, prompt_of(60));
   ASSERT_TRUE(got.has_value());
   EXPECT_EQ(got->device_restore_pages, 0u);

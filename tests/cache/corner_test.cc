@@ -37,8 +37,7 @@ TEST(CacheCorner, SelectiveBackupLetsColdPagesGo) {
   const CachedTokens again = h.run(prompt_of(60), 4);
   EXPECT_GT(again.host, 0u) << "what was used again is on the host; device " << again.device << ", storage "
                             << again.storage;
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // Pages of several tenants that are stored in one go keep the identity of their own.
@@ -60,9 +59,7 @@ TEST(CacheCorner, TenantsBackedUpTogetherAreFoundApart) {
 // The deadline of a prefetch that is over does not end the wait for the next one.
 TEST(CacheCorner, StaleDeadlineEndsNoOtherWait) {
   Harness h(eager_options(Shape::kFull));
-  (void)h.run(prompt_of(60), 4);
-  h.settle();
-  (void)h.cache->flush();
+  store_only(h, prompt_of(60));
   h.backend->read_item = [](const ReadItem&, std::size_t i) { return i == 0 ? unavailable("x") : Status::ok(); };
   Harness::Job job = h.begin(prompt_of(60), 4);
   for (int i = 0; i < 100 && h.cache->phase(job.id) == RequestPhase::kPrefetching; ++i) (void)h.run_background(1);
@@ -75,16 +72,13 @@ TEST(CacheCorner, StaleDeadlineEndsNoOtherWait) {
   EXPECT_TRUE(h.advance(job, 16));
   EXPECT_EQ(job.cached.storage, 56u);
   h.cache->abort(job.id);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // A page that storage promises and never has right costs one more read, not all that a request may make.
 TEST(CacheCorner, APageThatIsAlwaysCorruptIsAskedForTwice) {
   Harness h(eager_options(Shape::kFull));
-  (void)h.run(prompt_of(60), 4);
-  h.settle();
-  (void)h.cache->flush();
+  store_only(h, prompt_of(60));
   std::optional<PageKey> bad;
   h.backend->read_item = [&bad](const ReadItem& item, std::size_t i) {
     if (i == 5) bad = item.key;
@@ -94,8 +88,7 @@ TEST(CacheCorner, APageThatIsAlwaysCorruptIsAskedForTwice) {
   const CachedTokens cached = h.run(prompt_of(60), 4);
   EXPECT_EQ(cached.storage, 20u);
   EXPECT_LE(h.backend->calls[static_cast<std::size_t>(Call::kRead)] - reads, 2u);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // Many retries: the delay grows to its limit and does not overflow.
@@ -137,8 +130,7 @@ TEST(CacheCorner, SickStorageIsNotAskedForEverAndCatchesUp) {
   EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
   EXPECT_EQ(h.run(prompt_of(60, 9), 4).storage, 56u);
   EXPECT_EQ(h.run(prompt_of(20, 33), 4).storage, 16u);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // An edge that is split while its pages wait to be written is written whole.
@@ -158,8 +150,7 @@ TEST(CacheCorner, SplitEdgeIsStoredWhole) {
   h.settle();
   (void)h.cache->flush();
   EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // Control runs: what a component must not have on the host it gets from nowhere.
@@ -180,8 +171,7 @@ TEST(CacheCorner, ControlRunsKeepComponentsOnTheDevice) {
       }
       EXPECT_EQ(h.run(prompt_of(60, 1), 4).device, 56u);
       EXPECT_EQ(h.backend->calls[static_cast<std::size_t>(Call::kExists)], 0u);
-      h.settle();
-      EXPECT_EQ(h.check_clean(), "");
+      EXPECT_EQ(h.check_settled(), "");
     }
   }
 }
@@ -410,8 +400,7 @@ TEST(CacheCorner, StepThatEndsEarly) {
       }
       h.finish(job);
       EXPECT_EQ(h.run(prompt_of(41), 8).cached(), 40u) << shape_name(shape) << " leave " << leave;
-      h.settle();
-      EXPECT_EQ(h.check_clean(), "");
+      EXPECT_EQ(h.check_settled(), "");
     }
   }
 }
@@ -487,8 +476,7 @@ TEST(CacheCorner, FewestStatesStillFinish) {
     (void)h.run(fork, 8, "", 64);
     EXPECT_EQ(h.failure, "") << shape_name(shape);
     EXPECT_EQ(h.run(fork, 8, "", 64).cached(), 44u);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -509,8 +497,7 @@ TEST(CacheCorner, CommitThatMetALoadIsTriedAgain) {
   EXPECT_GT(got.host, 0u);
   EXPECT_EQ(got.cached(), 60u);
   EXPECT_EQ(h.failure, "");
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // ---- requests
@@ -532,8 +519,7 @@ TEST(CacheCorner, NewTokensThatOverflowAreRefused) {
     EXPECT_EQ(begin(too_many), StatusCode::kInvalidArgument) << too_many;
   }
   for (const std::uint64_t fits : {0u, 1u, 57u}) EXPECT_EQ(begin(fits), StatusCode::kOk) << fits;
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // The layout is a part of the identity of every page: pools of another one would give pages that are named wrongly.
@@ -589,8 +575,7 @@ TEST(CacheCorner, RequestThatCannotStartYetEvictsNothing) {
   EXPECT_EQ(h.device->free_slots(ComponentKind::kFull), before);
   h.cache->abort(running.id);
   h.cache->abort(waiting.id);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 }  // namespace

@@ -94,13 +94,10 @@ TEST_P(Faults, FailedWriteIsRetried) {
     h.backend->script = [&](Call c, std::size_t i) {
       return c == Call::kWrite && i >= n && i < n + 2 ? Fault::kFail : Fault::kNone;
     };
-    (void)h.run(prompt_of(60), 4);
-    h.settle();
-    (void)h.cache->flush();
+    store_only(h, prompt_of(60));
     EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
     EXPECT_EQ(h.cache->counters().store_failed, 0u);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -186,9 +183,7 @@ TEST_P(Faults, OperatorsActDuringAPrefetch) {
   for (const Act act : {Act::kFlush, Act::kDetach, Act::kReattach}) {
     for (int tasks = 0; tasks < 12; ++tasks) {
       Harness h(options_for(GetParam()));
-      (void)h.run(prompt_of(60), 4);
-      h.settle();
-      (void)h.cache->flush();
+      store_only(h, prompt_of(60));
       Harness::Job job = h.begin(prompt_of(77), 4);
       for (int i = 0; i < tasks; ++i) (void)h.run_background(1);
       if (act == Act::kFlush) (void)h.cache->flush();
@@ -220,9 +215,7 @@ TEST_P(Faults, LateDataServesTheNextRequest) {
       o.config.prefetch_policy = policy;
       o.config.prefetch_wait_limit = seconds(7);
       Harness h(o);
-      (void)h.run(prompt_of(60), 4);
-      h.settle();
-      (void)h.cache->flush();
+      store_only(h, prompt_of(60));
       h.backend->script = [](Call c, std::size_t) { return c == Call::kRead ? Fault::kHold : Fault::kNone; };
       Harness::Job job = h.begin(prompt_of(60), 4);
       (void)h.run_background(100);
@@ -248,8 +241,7 @@ TEST_P(Faults, LateDataServesTheNextRequest) {
       h.settle();
       EXPECT_EQ(h.cache->counters().prefetched, 14u);
       EXPECT_EQ(h.run(prompt_of(60), 4).host, 56u);
-      h.settle();
-      EXPECT_EQ(h.check_clean(), "");
+      EXPECT_EQ(h.check_settled(), "");
     }
   }
 }
@@ -258,9 +250,7 @@ TEST_P(Faults, LateDataServesTheNextRequest) {
 TEST_P(Faults, LateDataWithoutItsPathIsGivenUp) {
   HarnessOptions o = options_for(GetParam());
   Harness h(o);
-  (void)h.run(prompt_of(80), 4);
-  h.settle();
-  (void)h.cache->flush();
+  store_only(h, prompt_of(80));
   (void)h.run(prompt_of(40), 4);  // the first half only
   h.settle();
   h.backend->script = [](Call c, std::size_t) { return c == Call::kRead ? Fault::kHold : Fault::kNone; };
@@ -274,8 +264,7 @@ TEST_P(Faults, LateDataWithoutItsPathIsGivenUp) {
   EXPECT_EQ(h.cache->tree().node_count(), 0u);  // a read that hangs keeps no path in place
   h.backend->script = {};
   (void)h.backend->release();
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // Reads and writes that never come back: requests that need the whole device still get it, for as long as it lasts.
@@ -289,9 +278,7 @@ TEST_P(Faults, StorageThatHangsStopsNobody) {
       o.config.prefetch_wait_limit = seconds(5);
       o.config.max_operations = 16;
       Harness h(o);
-      (void)h.run(prompt_of(60), 4);
-      h.settle();
-      (void)h.cache->flush();
+      store_only(h, prompt_of(60));
       h.backend->script = [&](Call c, std::size_t) { return c == call ? Fault::kHold : Fault::kNone; };
       for (TokenId i = 0; i < 30 && h.failure.empty(); ++i) {
         (void)h.run(prompt_of(60 + i % 3 * 20, i % 2 == 0 ? 0 : i), 4);
@@ -301,8 +288,7 @@ TEST_P(Faults, StorageThatHangsStopsNobody) {
       EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
       h.backend->script = {};
       (void)h.backend->release();
-      h.settle();
-      EXPECT_EQ(h.check_clean(), "");
+      EXPECT_EQ(h.check_settled(), "");
     }
   }
 }
@@ -311,9 +297,7 @@ TEST_P(Faults, StorageThatHangsStopsNobody) {
 TEST_P(Faults, ShutdownWithReadsAndWritesInFlight) {
   for (const Call call : {Call::kExists, Call::kRead, Call::kWrite}) {
     Harness h(options_for(GetParam()));
-    (void)h.run(prompt_of(60), 4);
-    h.settle();
-    (void)h.cache->flush();
+    store_only(h, prompt_of(60));
     h.backend->script = [&](Call c, std::size_t) { return c == call ? Fault::kHold : Fault::kNone; };
     Harness::Job job = h.begin(prompt_of(60), 4);
     (void)h.run_background(1000);
@@ -335,9 +319,7 @@ TEST(PartialPrefetch, AdoptsTheLargestWholeRestorePoint) {
                                     {Shape::kFullSidecar, PoolName::kDraft}}) {
     for (std::uint64_t page = 0; page < 14; ++page) {
       Harness h(options_for(shape));
-      (void)h.run(prompt_of(60), 4);
-      h.settle();
-      (void)h.cache->flush();
+      store_only(h, prompt_of(60));
       std::uint64_t seen = 0;
       const PoolName failing = pool;
       h.backend->read_item = [&](const ReadItem& item, std::size_t) {
@@ -350,8 +332,7 @@ TEST(PartialPrefetch, AdoptsTheLargestWholeRestorePoint) {
       h.cache->abort(job.id);
       h.backend->read_item = [](const ReadItem&, std::size_t) { return unavailable("scripted"); };
       EXPECT_EQ(h.run(prompt_of(60), 4).host, page * 4);
-      h.settle();
-      EXPECT_EQ(h.check_clean(), "");
+      EXPECT_EQ(h.check_settled(), "");
     }
   }
 }
@@ -362,17 +343,14 @@ TEST(PartialPrefetch, NothingIsAdoptedWithoutItsWindowAndState) {
   for (const Shape shape : {Shape::kFullSwa, Shape::kFullMamba, Shape::kAll}) {
     for (std::size_t n = 0; n < 14; ++n) {
       Harness h(options_for(shape));
-      (void)h.run(prompt_of(60), 4);
-      h.settle();
-      (void)h.cache->flush();
+      store_only(h, prompt_of(60));
       h.backend->read_item = [&](const ReadItem&, std::size_t i) { return i == n ? not_found("x") : Status::ok(); };
       Harness::Job job = h.begin(prompt_of(60), 4);
       for (int i = 0; i < 100 && h.cache->phase(job.id) == RequestPhase::kPrefetching; ++i) (void)h.run_background(1);
       ASSERT_EQ(h.backend->faults, 1u);
       EXPECT_EQ(h.cache->counters().prefetched, 0u) << shape_name(shape) << " item " << n;
       h.cache->abort(job.id);
-      h.settle();
-      EXPECT_EQ(h.check_clean(), "");
+      EXPECT_EQ(h.check_settled(), "");
     }
   }
 }

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/backend.h"
+#include "tests/support/passing_backend.h"
 #include "transfer/device.h"
 
 namespace larder::test {
@@ -28,9 +28,9 @@ enum class Fault : std::uint8_t {
 // For a script: only calls of this kind are held.
 inline Fault hold(Call call, Call held) { return call == held ? Fault::kHold : Fault::kNone; }
 
-class ScriptedBackend final : public StorageBackend {
+class ScriptedBackend final : public support::PassingBackend {
  public:
-  explicit ScriptedBackend(std::unique_ptr<StorageBackend> inner) : inner_(std::move(inner)) {}
+  using PassingBackend::PassingBackend;
   ~ScriptedBackend() override {
     script = {};
     release();
@@ -55,10 +55,6 @@ class ScriptedBackend final : public StorageBackend {
     return ending.size();
   }
   [[nodiscard]] std::size_t held() const { return held_.size(); }
-
-  [[nodiscard]] const BackendInfo& info() const override { return inner_->info(); }
-  [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
-  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_->close(limit); }
 
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     if (saw_exists) saw_exists(request);
@@ -100,9 +96,6 @@ class ScriptedBackend final : public StorageBackend {
       if (!s.is_ok()) done({std::vector<Status>(request.groups.size(), s)});
     });
   }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    return inner_->submit_clear(std::move(scope), std::move(done));
-  }
 
  private:
   template <class Begin>
@@ -130,7 +123,6 @@ class ScriptedBackend final : public StorageBackend {
     }
   }
 
-  const std::unique_ptr<StorageBackend> inner_;
   std::vector<std::function<void()>> held_;
 };
 

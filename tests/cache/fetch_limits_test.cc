@@ -12,18 +12,18 @@
 #include "controller/lower_tiers.h"
 #include "sim/sim_clock.h"
 #include "sim/world/small_models.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder {
 namespace {
 
 // Has every page, and answers when the test says so.
-class HoldingBackend final : public StorageBackend {
+class HoldingBackend final : public support::StubBackend {
  public:
   std::deque<std::function<void()>> held;  // answers
   std::size_t reads = 0;                   // that were begun
   Status read_status;                      // of each page, when it is answered
 
-  [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     ExistsResult result;
     for (const PoolName pool : request.pools) result.presence.push_back({pool, Presence(request.keys.size(), true)});
@@ -36,19 +36,12 @@ class HoldingBackend final : public StorageBackend {
         [this, done, items = request.items.size()] { done(ReadResult{std::vector<Status>(items, read_status)}); });
     return Status::ok();
   }
-  [[nodiscard]] Status submit_write(WriteRequest, WriteDone) override { return unsupported("no"); }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope>, ClearDone) override { return unsupported("no"); }
-  [[nodiscard]] BackendStats stats() const override { return {}; }
-  [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
   // The oldest one.
   void answer() {
     ASSERT_FALSE(held.empty());
     std::exchange(held.front(), {})();
     held.pop_front();
   }
-
- private:
-  const BackendInfo info_{.name = "holding"};
 };
 
 struct FetchOptions {
@@ -116,11 +109,7 @@ class FetchRig {
     std::array<std::vector<HostSlot>, kComponentCount> slots;
     ASSERT_EQ(tiers->host_room().take({pages, 0, 0}, HostEffort::kAll, slots), HostAnswer::kThere);
     const std::vector<TokenId> tokens(std::size_t{pages} * model_.page_size, 7777);
-    HostInsertRequest insert;
-    insert.space = space_;
-    insert.tokens = tokens;
-    insert.full = slots[0];
-    ASSERT_TRUE(tiers->tree().insert_host(insert).is_ok());
+    ASSERT_TRUE(tiers->tree().insert_host({.space = space_, .tokens = tokens, .full = slots[0], .state = {}}).is_ok());
     tiers->counts().backed_up += pages;
   }
   void poll() { (void)tiers->poll(Nanos{0}); }
@@ -161,14 +150,14 @@ TEST(FetchLimits, AReadThatBeginsInALaterPollFindsNoPlaceOfItsOwn) {
     rig.poll();
     ASSERT_LE(rig.under_way(), 1u);
   }
-  EXPECT_TRUE(rig.tiers->prefetcher().is_waiting(first));
+  EXPECT_TRUE(rig.tiers->prefetcher().waits_for(first) == Prefetcher::WaitsFor::kStorage);
   EXPECT_FALSE(rig.tiers->idle());
   for (int i = 0; i < 50; ++i) {
     rig.work();
     ASSERT_LE(rig.under_way(), 1u);
   }
   for (const RequestId id : {first, second}) {
-    EXPECT_FALSE(rig.tiers->prefetcher().is_waiting(id));
+    EXPECT_FALSE(rig.tiers->prefetcher().waits_for(id) == Prefetcher::WaitsFor::kStorage);
     EXPECT_EQ(rig.restorable(id), 1u);
   }
 }
@@ -197,7 +186,7 @@ TEST(FetchLimits, WhoLeavesWhileItWaitsForAPlaceLeavesNothingBehind) {
       rig.tiers->prefetcher().leave(first);
     }
     for (int i = 0; i < 10; ++i) rig.poll();
-    EXPECT_FALSE(rig.tiers->prefetcher().is_waiting(first));
+    EXPECT_FALSE(rig.tiers->prefetcher().waits_for(first) == Prefetcher::WaitsFor::kStorage);
     EXPECT_EQ(rig.tiers->prefetcher().slots_held(), (std::array<std::uint64_t, kComponentCount>{}));
   }
 }
@@ -242,8 +231,11 @@ TEST(FetchLimits, ANewcomerWaitsWhereAllPlacesAreTaken) {
     rig.fill_places();
     const RequestId next = rig.enter(10);
     EXPECT_TRUE(rig.asks_again(next));
-    EXPECT_TRUE(rig.tiers->prefetcher().waits_for_turn(next));
-    for (int i = 0; i < 200 && (rig.tiers->prefetcher().is_waiting(next) || rig.asks_again(next)); ++i) rig.work();
+    EXPECT_TRUE(rig.tiers->prefetcher().waits_for(next) == Prefetcher::WaitsFor::kTurn);
+    for (int i = 0;
+         i < 200 && (rig.tiers->prefetcher().waits_for(next) == Prefetcher::WaitsFor::kStorage || rig.asks_again(next));
+         ++i)
+      rig.work();
     EXPECT_EQ(rig.restorable(next), 10u);
     EXPECT_EQ(rig.tiers->counters().prefetch_refused, 1u) << "it asked more than once, and is counted once";
   }
@@ -260,7 +252,7 @@ TEST(FetchLimits, ANewcomerWaitsAsLongAsItsPolicySays) {
   EXPECT_TRUE(rig.asks_again(next));
   rig.clock.advance(std::chrono::milliseconds(2));
   rig.poll();
-  EXPECT_FALSE(rig.tiers->prefetcher().waits_for_turn(next));
+  EXPECT_FALSE(rig.tiers->prefetcher().waits_for(next) == Prefetcher::WaitsFor::kTurn);
   EXPECT_FALSE(rig.asks_again(next));
 }
 
@@ -279,9 +271,10 @@ TEST(FetchLimits, ALongFetchLeavesPlacesForOthers) {
   for (int i = 0; i < 10; ++i) rig.work();
   ASSERT_LE(rig.under_way(), 14u);
   const RequestId second = rig.enter(10);
-  EXPECT_TRUE(rig.tiers->prefetcher().is_waiting(second));
+  EXPECT_TRUE(rig.tiers->prefetcher().waits_for(second) == Prefetcher::WaitsFor::kStorage);
   EXPECT_EQ(rig.tiers->counters().prefetch_refused, 0u);
-  for (int i = 0; i < 200 && rig.tiers->prefetcher().is_waiting(second); ++i) rig.work();
+  for (int i = 0; i < 200 && rig.tiers->prefetcher().waits_for(second) == Prefetcher::WaitsFor::kStorage; ++i)
+    rig.work();
   EXPECT_EQ(rig.restorable(second), 10u);
 }
 

@@ -45,8 +45,7 @@ TEST(CacheGrowth, StartReservesThePromptAndAHeadroom) {
   EXPECT_GE(h.cache->counters().grown, 100u - 13u);
   EXPECT_EQ(h.cache->check_invariants().to_string(), "ok");
   h.finish(job);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // A request that waits for a slow storage keeps the pages that it goes on from in place; a request that runs comes
@@ -93,8 +92,7 @@ TEST(CacheGrowth, TheHeadroomEndsWithTheRequest) {
   ASSERT_TRUE(h.advance(job, 16));
   EXPECT_EQ(free_pages(h), 64u - 11u);  // the last token is never fed
   h.finish(job);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 TEST(CacheGrowth, WhatCannotEverFitIsRefusedAtBegin) {
@@ -129,8 +127,7 @@ TEST(CacheGrowth, StarvesWhenRunningRequestsFillTheDevice) {
     EXPECT_GT(second.resumed, 40u) << "it goes on where it was";
     EXPECT_TRUE(std::equal(before.begin(), before.end(), second.tokens.begin()));
     h.finish(second);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -177,8 +174,7 @@ TEST(CacheGrowth, AStartWithoutAStepIsToldAnew) {
     EXPECT_GT(job.resumed, 60u);
     EXPECT_EQ(job.cached.cached(), 0u) << "it has computed with that";
     h.finish(job);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -201,8 +197,7 @@ TEST(CacheGrowth, RetractInEveryPhase) {
   h.retract(job);  // in its prompt
   ASSERT_TRUE(grow_to(h, job, 70)) << h.failure << h.refusal;
   h.cache->abort(job.id);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // A start that a retract made void has brought the pages to the device; they came from where they were all the same.
@@ -239,8 +234,7 @@ TEST(CacheGrowth, ARetractBeforeTheFirstStepTellsWherePagesCameFrom) {
       }
       while (!h.done(job) && h.failure.empty()) (void)(h.advance(job, 16) || h.run_background(100));
       h.finish(job);
-      h.settle();
-      EXPECT_EQ(h.check_clean(), "");
+      EXPECT_EQ(h.check_settled(), "");
     }
   }
 }
@@ -266,8 +260,7 @@ TEST(CacheGrowth, AnAnswerThatBeginsAnewIsAnotherRequest) {
   }
   EXPECT_TRUE(h.cache->complete_step(step->token, std::span<const TokenId>(job.tokens).first(50)).is_ok());
   h.cache->abort(job.id);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // It does not come back to the pages that it has just left to others.
@@ -293,8 +286,7 @@ TEST(CacheGrowth, WhoWasRetractedWaitsForRoomForItselfAndAPageForEachOther) {
   ASSERT_TRUE(grow_to(h, second, 149)) << h.refusal << h.failure << second.computed << second.started
                                        << h.cache->is_starved(second.id);
   h.finish(second);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 }  // namespace

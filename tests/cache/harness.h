@@ -94,6 +94,11 @@ class Harness {
   void settle();
   // Invariants hold, and after a flush no slot of any tier is taken, leased or in quarantine. Empty, or what is wrong.
   std::string check_clean();
+  // The same, after settle().
+  std::string check_settled() {
+    settle();
+    return check_clean();
+  }
   bool run_background(std::size_t tasks);
   // First broken expectation, empty if none. Checked by tests after each step.
   std::string failure;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
-#include "sim/sim_clock.h"
 #include "sim/world/small_models.h"
 #include "tests/cache/patient_backend.h"
 #include "tests/support/recurrent_model.h"
@@ -13,20 +12,10 @@
 namespace larder {
 namespace {
 
-class HostRoomTest : public ::testing::Test {
+class HostRoomTest : public ::testing::Test, protected HostRig {
  protected:
   explicit HostRoomTest(ModelSpec model = sim::simulated_model("full_mamba").value())
-      : model_(std::move(model)),
-        host_(std::move(HostPools::create(model_, HostLayout::kPageFirst, 1 << 12, host_memory_source())).value()),
-        tree_(tree_config_for(model_, EvictionPolicy::kLru, false), sink_),
-        ops_({.max_operations = 256}, clock_, nullptr,
-             [this](Op& op) { return op.kind == OpKind::kStore ? backlog_.outcome_of(op) : OutcomeBits{1}; }),
-        metrics_(nullptr) {
-    sink_.host = host_.get();
-    const NamespaceScope scope;
-    space_ = tree_.spaces().open(namespace_digest(model_, scope), {}, PathHash());
-    spaces_.add({"", ""}, space_, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
-  }
+      : HostRig(std::move(model), 1 << 12) {}
   ~HostRoomTest() override {
     backlog_.detach_storage();
     for (auto& write : std::exchange(backend_.writes, {})) write.done(WriteResult{{cancelled("over")}});
@@ -55,12 +44,8 @@ class HostRoomTest : public ::testing::Test {
     std::array<std::vector<HostSlot>, kComponentCount> slots;
     EXPECT_EQ(room_.take({count, 0, has_state ? 1u : 0u}, HostEffort::kAll, slots), HostAnswer::kThere);
     const std::vector<TokenId> tokens(std::size_t{count} * model_.page_size, name);
-    HostInsertRequest insert;
-    insert.space = space_;
-    insert.tokens = tokens;
-    insert.full = slots[0];
-    if (has_state) insert.state = slots[index_of(ComponentKind::kMamba)].front();
-    return tree_.insert_host(insert)->node;
+    const HostSlot state = has_state ? slots[index_of(ComponentKind::kMamba)].front() : HostSlot{};
+    return tree_.insert_host({.space = space_, .tokens = tokens, .full = slots[0], .state = state})->node;
   }
   // Of one page each, until less than a page is free.
   std::vector<NodeId> fill() {
@@ -69,20 +54,7 @@ class HostRoomTest : public ::testing::Test {
     return nodes;
   }
 
-  sim::SimClock clock_;
-  const ModelSpec model_;
-  std::unique_ptr<HostPools> host_;
-  HostSink sink_;
-  RadixTree tree_;
-  SpaceTable spaces_;
-  NamespaceId space_;
-  OpTable ops_;
-  CacheConfig config_;
-  CacheCounters counters_;
-  CacheMetrics metrics_;
   PatientBackend backend_;
-  StoreBacklog backlog_{config_, {model_, host_.get(), tree_, ops_, spaces_, clock_, counters_, metrics_}};
-  HostRoom room_{{model_, host_.get(), tree_, backlog_, counters_}};
 };
 
 TEST_F(HostRoomTest, WhatFitsEvictsNothing) {

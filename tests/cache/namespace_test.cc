@@ -84,8 +84,7 @@ TEST(Namespaces, OneWithAnOpenStepStays) {
     const Result<RequestId> begun = h.cache->begin(other);
     ASSERT_TRUE(begun.is_ok()) << begun.status().to_string();
     h.cache->abort(*begun);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -105,8 +104,7 @@ TEST(Namespaces, PagesOfIdleOnesKeepNobodyOut) {
     }
     for (const int i : {9, 10, 11}) EXPECT_EQ(h.run(prompt_of(12), 4, tenant(i)).cached(), 8u) << i;
     EXPECT_EQ(h.run(prompt_of(12), 4, tenant(8)).cached(), 0u);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -120,8 +118,7 @@ TEST(Namespaces, OneWithoutPagesGoesBeforeOlderOnesWithPages) {
   h.settle();
   (void)h.run(prompt_of(12), 4, tenant(4));
   for (const int i : {0, 1, 2, 4}) EXPECT_EQ(h.run(prompt_of(12), 4, tenant(i)).cached(), 8u) << i;
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // However many idle ones are still being written, one behind them that is not gives way.
@@ -146,8 +143,7 @@ TEST(Namespaces, ThoseBeingWrittenHideNoneThatMayGo) {
   h.cache->abort(job.id);
   h.backend->script = {};
   (void)h.backend->release();
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 TEST(Namespaces, OperationsInFlightKeepTheirNamespace) {
@@ -170,8 +166,7 @@ TEST(Namespaces, OperationsInFlightKeepTheirNamespace) {
   EXPECT_EQ(h.failure, "");
   (void)h.cache->flush();
   EXPECT_EQ(h.run(prompt, 4, tenant(0)).storage, 36u) << "what was written has its own name";
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // The number of a closed namespace is used again: nothing of the old one may be met in the new one.

@@ -13,13 +13,14 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
-#include "storage/backend.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder::test {
 
-class PacedBackend final : public StorageBackend {
+class PacedBackend final : public support::PassingBackend {
  public:
-  PacedBackend(std::unique_ptr<StorageBackend> inner, std::uint64_t seed) : inner_(std::move(inner)), rng_(seed) {}
+  PacedBackend(std::unique_ptr<StorageBackend> inner, std::uint64_t seed)
+      : PassingBackend(std::move(inner)), rng_(seed) {}
   ~PacedBackend() override {
     for (Waiting& one : std::exchange(queue_, {})) one.run(false);
   }
@@ -41,9 +42,6 @@ class PacedBackend final : public StorageBackend {
     return any;
   }
 
-  [[nodiscard]] const BackendInfo& info() const override { return inner_->info(); }
-  [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
-  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_->close(limit); }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     return take(request.keys.size(), [this, request, done](bool is_well) {
       const Status s = is_well ? inner_->submit_exists(request, done) : unavailable("paced");
@@ -68,9 +66,6 @@ class PacedBackend final : public StorageBackend {
       if (!s.is_ok()) done({std::vector<Status>(request.groups.size(), s)});
     });
   }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    return inner_->submit_clear(std::move(scope), std::move(done));
-  }
 
  private:
   struct Waiting {
@@ -93,7 +88,6 @@ class PacedBackend final : public StorageBackend {
     return Status::ok();
   }
 
-  const std::unique_ptr<StorageBackend> inner_;
   Rng rng_;
   std::deque<Waiting> queue_;
 };

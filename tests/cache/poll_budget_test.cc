@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "controller/cache.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder {
 namespace {
@@ -30,7 +31,7 @@ class InstantCopies final : public TransferEngine {
 };
 
 // Has the first `has` pages of every prompt, and takes what it is given; all at once, and moves no bytes.
-class InstantStorage final : public StorageBackend {
+class InstantStorage final : public support::StubBackend {
  public:
   std::uint64_t has = ~std::uint64_t{0};
   bool hangs = false;                    // what is read
@@ -38,7 +39,6 @@ class InstantStorage final : public StorageBackend {
   std::uint64_t most_items = 0;          // in one read or write
   std::vector<ReadDone> hanging;
 
-  [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     const std::size_t there = has > asked ? std::min<std::uint64_t>(request.keys.size(), has - asked) : 0;
     asked += request.keys.size();
@@ -64,12 +64,6 @@ class InstantStorage final : public StorageBackend {
     done(WriteResult{std::vector<Status>(request.groups.size(), Status::ok())});
     return Status::ok();
   }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope>, ClearDone) override { return unsupported("no"); }
-  [[nodiscard]] BackendStats stats() const override { return {}; }
-  [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
-
- private:
-  const BackendInfo info_{.name = "instant"};
 };
 
 ModelSpec paged_model(std::uint32_t page_size) {

@@ -8,7 +8,6 @@
 
 #include <deque>
 
-#include "sim/sim_clock.h"
 #include "storage/pipeline/storage_pipeline.h"
 #include "tests/cache/patient_backend.h"
 
@@ -48,12 +47,11 @@ ModelSpec model_of(bool has_state) {
 }
 
 // Has every page, and a state at each `state_every` pages. Reads one after another, so many bytes a second; moves none.
-class SlowBackend final : public StorageBackend {
+class SlowBackend final : public support::StubBackend {
  public:
   SlowBackend(sim::SimClock& clock, double bytes_per_second, std::uint64_t state_every)
       : clock_(clock), rate_(bytes_per_second), state_every_(state_every) {}
 
-  [[nodiscard]] const BackendInfo& info() const override { return info_; }
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     ExistsResult result;
     for (const PoolName pool : request.pools) {
@@ -73,10 +71,6 @@ class SlowBackend final : public StorageBackend {
     if (waiting_.size() == 1) begin();
     return Status::ok();
   }
-  [[nodiscard]] Status submit_write(WriteRequest, WriteDone) override { return unsupported("no"); }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope>, ClearDone) override { return unsupported("no"); }
-  [[nodiscard]] BackendStats stats() const override { return {}; }
-  [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
   // Ends what it has, for the end of a test.
   void hurry() {
     while (!waiting_.empty()) end();
@@ -107,27 +101,19 @@ class SlowBackend final : public StorageBackend {
   const double rate_;
   const std::uint64_t state_every_;
   std::deque<Read> waiting_;
-  const BackendInfo info_{.name = "slow"};
 };
 
 // One request, for `kPrompt` pages that storage alone has.
-class SlowStorage {
+class SlowStorage final : HostRig {
  public:
   SlowStorage(bool has_state, double bytes_per_second, PrefetchPolicy policy, std::uint64_t state_every = 32)
-      : model_(model_of(has_state)),
-        host_(std::move(HostPools::create(model_, HostLayout::kPageFirst, 8192 * kKiB, host_memory_source())).value()),
-        tree_(tree_config_for(model_, EvictionPolicy::kLru, false), sink_),
-        ops_({.max_operations = 256}, clock_, nullptr, [this](Op& op) { return outcome_of(op); }) {
-    sink_.host = host_.get();
+      : HostRig(model_of(has_state), 8192 * kKiB) {
     EXPECT_EQ(model_.anchor(ComponentKind::kFull).page_bytes(), kPage);
     config_.prefetch_policy = policy;
     config_.prefetch_timeout_base = seconds(3);
     config_.prefetch_timeout_per_ki_token = Nanos{0};
     config_.prefetch_batch_bytes = 8 * kKiB;
     config_.prefetch_capacity = 1;
-    const NamespaceScope scope;
-    space_ = tree_.spaces().open(namespace_digest(model_, scope), {}, PathHash());
-    spaces_.add({"", ""}, space_, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
     auto slow = std::make_unique<SlowBackend>(clock_, bytes_per_second, state_every);
     backend_ = slow.get();
     pipeline_ = make_pipeline(std::move(slow), PipelineOptions{}, clock_, nullptr, 1);
@@ -137,7 +123,7 @@ class SlowStorage {
     for (std::size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<TokenId>(i % 61);
     prefetcher_.enter(kId, space_, tokens_);
   }
-  ~SlowStorage() {
+  ~SlowStorage() override {
     prefetcher_.leave(kId);
     backend_->hurry();
     pass(milliseconds(10));
@@ -159,7 +145,8 @@ class SlowStorage {
   // Until the request waits no more, or `most`.
   Nanos wait(Nanos most) {
     const TimePoint begun = clock_.now();
-    while (prefetcher_.is_waiting(kId) && clock_.now() - begun < most) pass(milliseconds(1));
+    while (prefetcher_.waits_for(kId) == Prefetcher::WaitsFor::kStorage && clock_.now() - begun < most)
+      pass(milliseconds(1));
     return clock_.now() - begun;
   }
   // Of the joint restore point that the host has now.
@@ -172,7 +159,7 @@ class SlowStorage {
 
  private:
   static constexpr RequestId kId{1};
-  [[nodiscard]] OutcomeBits outcome_of(Op& op) {
+  [[nodiscard]] OutcomeBits outcome_of(Op& op) override {
     return op.kind == OpKind::kTimer ? OutcomeBits{1} : prefetcher_.outcome_of(op);
   }
   void poll() {
@@ -189,20 +176,7 @@ class SlowStorage {
     prefetcher_.pump();
   }
 
-  sim::SimClock clock_;
-  const ModelSpec model_;
-  std::unique_ptr<HostPools> host_;
-  HostSink sink_;
-  RadixTree tree_;
-  SpaceTable spaces_;
-  NamespaceId space_;
-  OpTable ops_;
-  CacheConfig config_;
-  CacheCounters counters_;
-  CacheMetrics metrics_{nullptr};
   std::vector<TokenId> tokens_;
-  StoreBacklog backlog_{config_, {model_, host_.get(), tree_, ops_, spaces_, clock_, counters_, metrics_}};
-  HostRoom room_{{model_, host_.get(), tree_, backlog_, counters_}};
   LossLog losses_{clock_};
   SlowBackend* backend_ = nullptr;
   std::unique_ptr<StoragePipeline> pipeline_;

@@ -64,8 +64,7 @@ class Queue {
   void end() {
     h.cache->abort(waits.id);
     waits.id = RequestId(0);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
   [[nodiscard]] std::size_t calls(Call call) const { return h.backend->calls[static_cast<std::size_t>(call)]; }
   [[nodiscard]] std::uint64_t host_pages() const { return h.cache->counters().host_resident; }
@@ -133,6 +132,39 @@ TEST(CacheQueue, WhatItStandsOnIsHeld) {
       }
       q.end();
     }
+  }
+}
+
+TEST(CacheQueue, WhetherItWouldFetchIsKnownBefore) {
+  for (const Shape shape : {Shape::kFull, Shape::kFullMamba, Shape::kAll, Shape::kFullSwa, Shape::kFullSidecar}) {
+    SCOPED_TRACE(shape_name(shape));
+    HarnessOptions options = eager_options(shape);
+    options.config.prefetch_threshold = kThreshold;
+    Harness h(options);
+    (void)h.run(prompt_of(60), 4);
+    h.settle();
+    // It is said, and it is so.
+    const auto fetches = [&](std::vector<TokenId> tokens, const std::string& salt = "") {
+      const bool would = h.cache->would_fetch({.tokens = tokens, .salt = salt});
+      const Harness::Job job = h.begin(std::move(tokens), 1, salt);
+      EXPECT_EQ(h.cache->phase(job.id) == RequestPhase::kPrefetching, would);
+      h.settle();
+      h.cache->abort(job.id);
+      h.settle();
+      return would;
+    };
+    EXPECT_FALSE(fetches(prompt_of(60))) << "all of it is there";
+    EXPECT_FALSE(fetches(prompt_of(kThreshold, 500))) << "it is too short";
+    EXPECT_TRUE(fetches(prompt_of(60, 500))) << "nothing of it is there";
+    EXPECT_TRUE(fetches(prompt_of(60), "another tenant"));
+    (void)h.cache->flush();
+    EXPECT_TRUE(fetches(prompt_of(60))) << "only storage has it";
+    EXPECT_FALSE(fetches(prompt_of(60))) << "it was fetched";
+    EXPECT_FALSE(h.cache->would_fetch({}));
+    (void)h.cache->flush();
+    h.cache->detach_storage();
+    EXPECT_FALSE(fetches(prompt_of(60))) << "there is no storage";
+    EXPECT_EQ(h.check_clean(), "");
   }
 }
 

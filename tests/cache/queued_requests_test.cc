@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/sim_clock.h"
 #include "sim/world/small_models.h"
 #include "tests/cache/patient_backend.h"
 
@@ -13,13 +12,11 @@ namespace {
 
 using std::chrono::seconds;
 
-class QueuedRequestsTest : public ::testing::Test {
+class QueuedRequestsTest : public ::testing::Test, protected HostRig {
  protected:
-  QueuedRequestsTest() {
-    sink_.host = host_.get();
+  QueuedRequestsTest() : HostRig(sim::simulated_model("full").value(), 1 << 12) {
     config_.prefetch_policy = PrefetchPolicy::kWaitComplete;
     config_.prefetch_wait_limit = seconds(100);
-    space_ = tree_.spaces().open(namespace_digest(model_, {}), {}, PathHash());
   }
   QueuedRequest& enter(std::uint64_t id) { return queue_.enter(RequestId(id), space_, tokens_, clock_.now()); }
   void wait_for_turn(QueuedRequest& r) { queue_.wait_for_turn(r, clock_.now()); }
@@ -36,22 +33,8 @@ class QueuedRequestsTest : public ::testing::Test {
     return over;
   }
 
-  CacheConfig config_;
-  sim::SimClock clock_;
-  const ModelSpec model_ = sim::simulated_model("full").value();
-  std::unique_ptr<HostPools> host_ =
-      std::move(HostPools::create(model_, HostLayout::kPageFirst, 1 << 12, host_memory_source())).value();
-  HostSink sink_;
-  RadixTree tree_{tree_config_for(model_, EvictionPolicy::kLru, false), sink_};
-  OpTable ops_{{.max_operations = 64}, clock_, nullptr, [](Op&) { return OutcomeBits{1}; }};
-  SpaceTable spaces_;
-  CacheCounters counters_;
-  CacheMetrics metrics_{nullptr};
-  StoreBacklog backlog_{config_, {model_, host_.get(), tree_, ops_, spaces_, clock_, counters_, metrics_}};
-  HostRoom room_{{model_, host_.get(), tree_, backlog_, counters_}};
   QueuedRequests queue_{config_, model_, host_.get(), tree_, ops_, room_};
   const std::vector<TokenId> tokens_ = std::vector<TokenId>(16, 1);
-  NamespaceId space_;
 };
 
 TEST_F(QueuedRequestsTest, WhoBeganToQueueFirstGivesUpFirst) {

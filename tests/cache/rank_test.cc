@@ -246,8 +246,8 @@ TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   ASSERT_TRUE(running.is_ok());
   h.settle();
   ASSERT_TRUE(h.cache->start(*running).is_ok());
-  const Result<StepGrant> step = h.cache->prepare_step(*running, 8);
-  ASSERT_TRUE(step.is_ok());
+  const Result<StepGrant> step = h.cache->prepare_step(*running, 7), next = h.cache->prepare_step(*running, 8);
+  ASSERT_TRUE(step.is_ok() && next.is_ok());
   const Result<RequestId> fetching = h.cache->begin({.tokens = stored, .max_new_tokens = 4});
   ASSERT_TRUE(fetching.is_ok());
   ASSERT_EQ(h.cache->phase(*fetching), RequestPhase::kPrefetching);
@@ -270,7 +270,9 @@ TEST(RankThatLostItsLeader, DecidesNothingAnyMore) {
   EXPECT_NE(refused.find("rank 1 has lost the others"), std::string::npos) << refused;
   EXPECT_EQ(h.cache->begin({.tokens = other}).status().to_string(), refused);
   EXPECT_EQ(h.cache->prepare_step(*running, 8).status().to_string(), refused);
-  EXPECT_EQ(h.cache->complete_step(step->token, other).to_string(), refused);
+  EXPECT_EQ(h.cache->complete_step(step->token, std::span(other).first(7)).to_string(), refused);
+  EXPECT_EQ(h.cache->cancel_step(step->token).code(), StatusCode::kNotFound) << "it has ended";
+  EXPECT_TRUE(h.cache->cancel_step(next->token).is_ok()) << "it only lets go";
   EXPECT_EQ(h.cache->restart(*running).to_string(), refused);
   h.cache->storage_cleared();
   h.cache->finish(*running);

@@ -36,8 +36,7 @@ TEST(StorageMarks, EmptiedStorageIsFilledAgain) {
   h.settle();
   (void)h.cache->flush();
   EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // A fork's checkpoint reaches the host while the node that it lies in is being written, and the write of its own fails
@@ -64,8 +63,7 @@ TEST(StorageMarks, StateThatCameDuringAWriteIsWrittenToo) {
   h.settle();
   (void)h.cache->flush();
   EXPECT_EQ(h.run(with_tail(45), 1).storage, 20u);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // A request that runs keeps the path of prompt_of(65) on the device. Its state, and what the host had, are gone.
@@ -172,8 +170,7 @@ TEST(StorageMarks, DetachLeavesNoReadThatWasGivenUp) {
   EXPECT_EQ(h.cache->operations_in_flight(), 0u);
   h.backend->script = {};
   (void)h.backend->release();
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // A read has brought its pages, and before they are adopted an operator empties the storage: it has them no longer.

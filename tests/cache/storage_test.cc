@@ -82,8 +82,7 @@ TEST(StorageWait, WaitForATurnEnds) {
   EXPECT_EQ(t.waiting().cached.cached(), 0u);
   EXPECT_EQ(h.cache->counters().prefetch_late, 2u);
   t.end();
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // Host slots that storage reads from, or writes into, are leased until it is done, also when nobody wants them any
@@ -107,8 +106,7 @@ TEST(StorageLeases, SlotsAreLeasedWhileStorageHasThem) {
     }
     h.backend->script = {};
     (void)h.backend->release();
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -133,8 +131,7 @@ TEST(StorageWait, TurnTimerFollowsTheFirstThatWaits) {
   look(h);
   EXPECT_TRUE(t.start_waiting());
   t.end();
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // Two ranks in one thread: the leader polls first, so the follower finds its plan.
@@ -240,8 +237,7 @@ TEST(StorageRest, WhatOnlyStorageHasIsFetched) {
       EXPECT_EQ(h.run(prompt, 1).cached(), 40u) << shape_name(shape) << host_slots << (is_full_alone ? "" : " (whole)");
       EXPECT_LE(own_reads, 1u) << shape_name(shape) << host_slots << ": what was read could not be kept";
       reads += own_reads;
-      h.settle();
-      EXPECT_EQ(h.check_clean(), "") << shape_name(shape) << host_slots;
+      EXPECT_EQ(h.check_settled(), "") << shape_name(shape) << host_slots;
     }
   }
   EXPECT_GT(without_rest, 50u) << "it was not what this is about";
@@ -362,8 +358,7 @@ TEST(StorageTerms, SharedReadIsCancelledByTheLast) {
     h.cache->abort(c.id);
     h.backend->script = {};
     (void)h.backend->release();
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -383,8 +378,7 @@ TEST(StorageTerms, SharedReadServesBoth) {
     EXPECT_EQ(h.backend->calls[static_cast<std::size_t>(Call::kRead)], reads + 1);
     EXPECT_EQ(a.cached.storage, 56u) << shape_name(shape);
     EXPECT_EQ(b.cached.cached(), 56u) << shape_name(shape);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -414,8 +408,7 @@ TEST(StorageDeclines, DeclinedPagesAreLeftAlone) {
   EXPECT_TRUE(h.cache->tree().backlog().unstored(2, 100).empty());
   (void)h.cache->flush();
   EXPECT_EQ(h.run(prompt_of(60), 4).storage, 56u);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // One group is declined and another fails: the failed one is tried again, and nothing else.
@@ -517,8 +510,7 @@ TEST(StorageSlow, StorageThatStopsIsWaitedForOnce) {
   EXPECT_EQ(h.failure, "");
   h.backend->script = {};
   (void)h.backend->release();
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // ---- policies
@@ -546,12 +538,9 @@ TEST(Policies, ChangeUnderWay) {
     h.cache->abort(job.id);
     h.settle();
     h.cache->set_policies(PrefetchPolicy::kWaitComplete, WritePolicy::kWriteThrough);
-    for (TokenId i = 0; i < 6; ++i) (void)h.run(prompt_of(80, i * 9), 4);
-    h.settle();
-    (void)h.cache->flush();
+    for (TokenId i = 0; i < 6; ++i) store_only(h, prompt_of(80, i * 9));
     EXPECT_GE(h.run(prompt_of(60), 4).storage, 56u);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 

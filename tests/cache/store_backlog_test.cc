@@ -10,7 +10,6 @@
 #include <set>
 
 #include "base/rng.h"
-#include "sim/sim_clock.h"
 #include "sim/world/small_models.h"
 #include "tests/cache/patient_backend.h"
 #include "tree/tree_backlog.h"
@@ -18,20 +17,9 @@
 namespace larder {
 namespace {
 
-class StoreBacklogTest : public ::testing::Test {
+class StoreBacklogTest : public ::testing::Test, protected HostRig {
  protected:
-  StoreBacklogTest()
-      : model_(sim::simulated_model("full").value()),
-        host_(std::move(HostPools::create(model_, HostLayout::kPageFirst, 1 << 20, host_memory_source())).value()),
-        tree_(tree_config_for(model_, EvictionPolicy::kLru, false), sink_),
-        ops_({.max_operations = 256}, clock_, nullptr, [this](Op& op) { return outcome_of(op); }),
-        metrics_(nullptr) {
-    sink_.host = host_.get();
-    config_.backup_retries = 1;
-    const NamespaceScope scope;
-    space_ = tree_.spaces().open(namespace_digest(model_, scope), {}, PathHash());
-    spaces_.add({"", ""}, space_, std::make_shared<const StoreScope>(make_store_scope(model_, scope)));
-  }
+  StoreBacklogTest() : HostRig(sim::simulated_model("full").value(), 1 << 20) { config_.backup_retries = 1; }
   ~StoreBacklogTest() override {
     backlog_.detach_storage();
     for (auto& write : std::exchange(backend_.writes, {})) write.done(WriteResult{{cancelled("over")}});
@@ -40,9 +28,6 @@ class StoreBacklogTest : public ::testing::Test {
     EXPECT_TRUE((backlog_.kept() + backlog_.kept_by_abandoned()).is_none());
   }
 
-  [[nodiscard]] OutcomeBits outcome_of(Op& op) {
-    return op.kind == OpKind::kStore ? backlog_.outcome_of(op) : OutcomeBits{1};
-  }
   void poll() {
     (void)ops_.collect(Nanos{0});
     for (const AgreedEvent& event : ops_.take_ended()) {
@@ -76,12 +61,7 @@ class StoreBacklogTest : public ::testing::Test {
   NodeId add_pages(const std::vector<TokenId>& tokens, std::size_t from) {
     std::array<std::vector<HostSlot>, kComponentCount> slots;
     EXPECT_TRUE(host_->reserve({static_cast<std::uint32_t>(tokens.size() / model_.page_size - from), 0, 0}, slots));
-    HostInsertRequest insert;
-    insert.space = space_;
-    insert.tokens = tokens;
-    insert.from = from;
-    insert.full = slots[0];
-    return tree_.insert_host(insert)->node;
+    return tree_.insert_host({.space = space_, .tokens = tokens, .from = from, .full = slots[0], .state = {}})->node;
   }
   [[nodiscard]] bool is_stored(NodeId node) const { return tree_.view(node).stored_epoch == backlog_.epoch(); }
 
@@ -101,19 +81,7 @@ class StoreBacklogTest : public ::testing::Test {
     return std::any_of(group.items.begin(), group.items.end(), [&](const WriteItem& item) { return item.key == key; });
   }
 
-  sim::SimClock clock_;
-  const ModelSpec model_;
-  std::unique_ptr<HostPools> host_;
-  HostSink sink_;
-  RadixTree tree_;
-  SpaceTable spaces_;
-  NamespaceId space_;
-  OpTable ops_;
-  CacheConfig config_;
-  CacheCounters counters_;
-  CacheMetrics metrics_;
   PatientBackend backend_;
-  StoreBacklog backlog_{config_, {model_, host_.get(), tree_, ops_, spaces_, clock_, counters_, metrics_}};
 };
 
 TEST_F(StoreBacklogTest, WhatWasThereBeforeTheStorageIsWrittenInOneOrder) {

@@ -103,8 +103,7 @@ TEST(StoreLimits, APromptThatTheHostCannotHoldIsFetchedInPart) {
   EXPECT_LT(steps_until_it_starts(h, larger, 96), 20);
   EXPECT_EQ(h.cache->counters().prefetched, 12u);
   h.cache->detach_storage();
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // The same for one that would fit, were it not for a write that hangs: that is waited for, but not for ever.
@@ -173,8 +172,7 @@ TEST(StoreLimits, NorBetweenTwoWrites) {
   h.settle();
   (void)h.cache->flush();
   EXPECT_EQ(h.run(prompt_of(40, 100), 1, "", 64).cached(), 36u);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // A storage that was detached goes on reading: what it reads stays cached, because without it the host had no more room
@@ -376,8 +374,7 @@ TEST(StoreMarks, PagesOfAnotherPromptDoNotCountAsStored) {
   (void)h.cache->flush();
   EXPECT_EQ(h.run(prompt_of(60), 1).storage, 56u);
   EXPECT_EQ(h.run(prompt_of(8, 27), 1).storage, 4u);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 }  // namespace

@@ -45,8 +45,7 @@ TEST(CacheWaiting, BackupsOnThePathHoldNobodyUp) {
     EXPECT_EQ(follower.cached.device, 12u);
     h.cache->abort(stranger.id);
     h.cache->abort(follower.id);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -65,8 +64,7 @@ TEST(CacheWaiting, LoadsOnThePathAreWaitedFor) {
     EXPECT_EQ(second.cached.device, 56u);
     h.cache->abort(first.id);
     h.cache->abort(second.id);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -104,8 +102,7 @@ TEST(CacheWaiting, LoadsOfOthersHoldNoRunningRequestUp) {
   h.cache->abort(loading.id);
   h.cache->abort(running.id);
   ASSERT_TRUE(h.device_api->release().is_ok());
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 // A checkpoint on the way is worth one poll of waiting for the copy of its victim, and no more.
@@ -132,8 +129,7 @@ TEST(CacheWaiting, ACheckpointHoldsItsRequestUpOnce) {
       h.finish(job);
     }
     EXPECT_GT(held, 0u) << write_policy_name(policy);
-    h.settle();
-    EXPECT_EQ(h.check_clean(), "");
+    EXPECT_EQ(h.check_settled(), "");
   }
 }
 
@@ -154,8 +150,7 @@ TEST(CacheWaiting, AskingAgainCopiesNoMore) {
   EXPECT_TRUE(h.advance(job, 16)) << h.refusal;
   EXPECT_EQ(h.cache->counters().backed_up, 4u);
   h.cache->abort(job.id);
-  h.settle();
-  EXPECT_EQ(h.check_clean(), "");
+  EXPECT_EQ(h.check_settled(), "");
 }
 
 }  // namespace

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The conformance checks find what is wrong with a backend, leave alone what is not theirs, and skip what is not there.
-#include <unistd.h>
-
-#include <filesystem>
 #include <map>
 
 #include "storage/plugin/plugin_backend.h"
 #include "storage/plugin/plugin_library.h"
 #include "tests/conformance/storage_conformance.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
 namespace {
@@ -111,17 +109,13 @@ TEST(ConformanceKit, FindsNothingWrongWithoutADefect) {
 class ExampleHarness final : public HarnessBase {
  public:
   ExampleHarness(bool is_own_store, bool is_bare)
-      : HarnessBase(3, test_seed()), is_own_store_(is_own_store), is_bare_(is_bare) {
-    directory_ = testing::TempDir() + "larder_plugin_XXXXXX";
-    EXPECT_NE(::mkdtemp(directory_.data()), nullptr);
-  }
-  ~ExampleHarness() override { std::filesystem::remove_all(directory_); }
+      : HarnessBase(3, test_seed()), is_own_store_(is_own_store), is_bare_(is_bare) {}
   [[nodiscard]] Result<std::unique_ptr<StorageBackend>> open(const BackendOptions& extra) override {
     Result<LarderBackendTable> table = plugin::load_library(LARDER_EXAMPLE_BACKEND);
     if (!table.is_ok()) return table.status();
     if (is_bare_) table->drop = nullptr, table->clear = nullptr, table->stats = nullptr;
     BackendOptions options = extra;
-    options["directory"] = directory_;
+    options["directory"] = directory_.path();
     return plugin::open_backend(*table, options, 1000, {nullptr, &clock_, pool_.get()});
   }
   [[nodiscard]] bool is_own_store() const override { return is_own_store_; }
@@ -129,7 +123,7 @@ class ExampleHarness final : public HarnessBase {
 
  private:
   const bool is_own_store_, is_bare_;
-  std::string directory_;
+  const support::TemporaryDirectory directory_;
 };
 
 TEST(ConformanceKit, EntriesThatAreNullAreLeftOutAndSaidSo) {

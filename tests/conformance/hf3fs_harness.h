@@ -3,8 +3,6 @@
 // choice.
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -12,18 +10,16 @@
 
 #include "storage/hf3fs/metadata_service.h"
 #include "tests/conformance/storage_conformance.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
 
 class Hf3fsHarness : public HarnessBase {
  public:
   explicit Hf3fsHarness(std::uint64_t seed) : HarnessBase(3, seed) {
-    directory_ = testing::TempDir() + "larder_hf3fs_XXXXXX";
-    EXPECT_NE(::mkdtemp(directory_.data()), nullptr);
     std::filesystem::create_directories(directory_ + "/3fs-virt/iovs");
     std::filesystem::create_directories(directory_ + "/larder");
   }
-  ~Hf3fsHarness() override { std::filesystem::remove_all(directory_); }
   [[nodiscard]] Result<std::unique_ptr<StorageBackend>> open(const BackendOptions& extra) override {
     BackendOptions options = {{"file_path_prefix", directory_ + "/larder/pages"},
                               {"library", LARDER_FAKE_HF3FS},
@@ -49,24 +45,12 @@ class Hf3fsHarness : public HarnessBase {
     for (const std::string& name : names) {
       if (name.ends_with(".bin")) files.push_back(directory_ + "/larder/" + name);
     }
-    OpenOptions options;
-    options.write = true;
-    for (std::size_t i = 0; i < flips;) {
-      const std::unique_ptr<File> file = real_file_system().open(files[rng.below(files.size())], options).value();
-      const std::uint64_t size = file->size_bytes().value();
-      if (size == 0) continue;
-      const std::uint64_t at = rng.below(size);
-      std::byte byte{};
-      EXPECT_TRUE(read_exactly(*file, {&byte, 1}, at).is_ok());
-      byte ^= static_cast<std::byte>(1u << rng.below(8));
-      EXPECT_TRUE(write_fully(*file, {&byte, 1}, at).is_ok());
-      ++i;
-    }
-    return flips;
+    return flip_bits(real_file_system(), files, rng, flips);
   }
 
  private:
-  std::string directory_;
+  const support::TemporaryDirectory temporary_;
+  const std::string directory_ = temporary_.path();
 };
 
 }  // namespace larder::conformance

@@ -5,6 +5,7 @@
 
 #include "metadata/open_metadata.h"
 #include "storage/file/file_backend.h"
+#include "storage/file/segment_format.h"
 #include "storage/hf3fs/hf3fs_factory.h"
 #include "storage/memory/memory_backend.h"
 #include "storage/mooncake/mooncake_factory.h"
@@ -74,6 +75,32 @@ WriteResult write(StorageHarness& harness, StorageBackend& backend, WriteRequest
 Status clear(StorageHarness& harness, StorageBackend& backend, std::shared_ptr<const StoreScope> scope) {
   return run<Status>(
       harness, [&](StorageBackend::ClearDone done) { return backend.submit_clear(std::move(scope), std::move(done)); });
+}
+
+std::size_t flip_bits(FileSystem& files, const std::vector<std::string>& paths, Rng& rng, std::size_t flips) {
+  if (paths.empty()) return 0;
+  for (std::size_t done = 0; done < flips;) {
+    const std::unique_ptr<File> file = files.open(paths[rng.below(paths.size())], {.write = true}).value();
+    const std::uint64_t size = file->size_bytes().value();
+    if (size == 0) continue;
+    const std::uint64_t at = rng.below(size);
+    std::byte byte{};
+    EXPECT_TRUE(read_exactly(*file, {&byte, 1}, at).is_ok());
+    byte ^= static_cast<std::byte>(1u << rng.below(8));
+    EXPECT_TRUE(write_fully(*file, {&byte, 1}, at).is_ok());
+    ++done;
+  }
+  return flips;
+}
+
+std::size_t flip_bits_of_segments(FileSystem& files, const std::string& directory, Rng& rng, std::size_t flips) {
+  const std::vector<std::string> names = files.list(directory).value();
+  std::vector<std::string> paths;
+  for (const std::string& name : names) {
+    if (file_store::parse_segment_name(name)) paths.push_back(directory + "/" + name);
+  }
+  EXPECT_FALSE(paths.empty()) << directory << " holds no segment";
+  return flip_bits(files, paths, rng, flips);
 }
 
 std::uint64_t test_seed() {

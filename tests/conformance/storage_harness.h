@@ -59,6 +59,10 @@ struct BackendUnderTest {
 [[nodiscard]] WriteResult write(StorageHarness& harness, StorageBackend& backend, WriteRequest request);
 [[nodiscard]] Status clear(StorageHarness& harness, StorageBackend& backend, std::shared_ptr<const StoreScope> scope);
 
+// For StorageHarness::flip_stored_bits(): in any of these files, or in any segment of a file store's directory.
+std::size_t flip_bits(FileSystem& files, const std::vector<std::string>& paths, Rng& rng, std::size_t flips);
+std::size_t flip_bits_of_segments(FileSystem& files, const std::string& directory, Rng& rng, std::size_t flips);
+
 // The seed of this run: LARDER_TEST_SEED, or a fixed one. Printed by tests that fail.
 [[nodiscard]] std::uint64_t test_seed();
 

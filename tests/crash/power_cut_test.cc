@@ -6,7 +6,7 @@
 // on its own what was not synced, in any order. After the restart promises.h says what must be there. Then the store
 // is written to, and the power goes again. Failure: the nth operation alone fails; what was acknowledged is there at
 // once and after a restart, and what was durable after a power cut, too.
-// (file_crash.cc in tests/conformance does the same with one volume and small pages, one operation at a time.)
+// FileCrash does the same with one volume and one operation at a time, for every kind of crash and failure.
 #include <algorithm>
 #include <span>
 #include <string_view>
@@ -30,6 +30,7 @@ struct Scenario {
   // Where tests are brief: every so-many-th operation only. Odd, so that all kinds of crashes and failures have their
   // turn.
   std::uint64_t stride;
+  std::uint64_t at_once = 3;  // writes under way, at most, beside a clear. 1: nor is that
   [[nodiscard]] bool cleans() const { return std::string_view(max_size) != "unlimited"; }
   friend void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
 };
@@ -87,7 +88,8 @@ class Life {
     if (!opened.is_ok()) return false;
     store_ = std::move(opened).value();
     for (std::uint64_t step = 1; step <= setup_.steps; ++step) {
-      for (std::uint64_t i = 0, count = 1 + rng_.below(3); i < count; ++i) begin_write();
+      for (std::uint64_t i = 0, count = 1 + rng_.below(setup_.at_once); i < count; ++i) begin_write();
+      if (setup_.at_once == 1) disks_.drain()();
       if (step % setup_.per_clear == 0) begin_clear();
       disks_.drain()();
     }
@@ -101,6 +103,7 @@ class Life {
     return true;
   }
   [[nodiscard]] StorageBackend& store() { return *store_; }
+  [[nodiscard]] std::uint64_t failed() const { return failed_; }
   void end() { store_.reset(); }
 
  private:
@@ -130,14 +133,17 @@ class Life {
     promises_.write_begun(write, groups, request.durable);
     const Status submitted = store_->submit_write(std::move(request), [this, write, buffers](const WriteResult& done) {
       for (std::size_t i = 0; i < done.groups.size(); ++i) promises_.group_done(write, i, done.groups[i].is_ok());
+      for (const Status& group : done.groups) failed_ += group.is_ok() ? 0 : 1;
     });
     EXPECT_TRUE(submitted.is_ok()) << submitted.to_string();
   }
 
   void begin_clear() {
     promises_.clear_begun(3);
-    const Status submitted =
-        store_->submit_clear(scope_of(3), [this](const Status& status) { promises_.clear_done(3, status.is_ok()); });
+    const Status submitted = store_->submit_clear(scope_of(3), [this](const Status& status) {
+      promises_.clear_done(3, status.is_ok());
+      failed_ += status.is_ok() ? 0 : 1;
+    });
     EXPECT_TRUE(submitted.is_ok()) << submitted.to_string();
   }
 
@@ -146,7 +152,7 @@ class Life {
   Promises& promises_;
   Rng rng_;
   std::unique_ptr<StorageBackend> store_;
-  std::uint64_t next_write_ = 1, kept_ = 0;
+  std::uint64_t next_write_ = 1, kept_ = 0, failed_ = 0;
 };
 
 class PowerCut : public testing::TestWithParam<Scenario> {
@@ -162,7 +168,11 @@ class PowerCut : public testing::TestWithParam<Scenario> {
     }
     Life life(scenario_, disks, promises, seed_ + variant);
     disks.files.fail_nth(n, sim::FileFault::kIoError, kForEver);
-    (void)life.run(deeds_);
+    if (life.run(deeds_)) {
+      for (const GroupId& group : promises.groups()) {  // no wrong bytes now, either
+        (void)read_pages(life.store(), group, disks.drain(), disks.rng(), where);
+      }
+    }
     life.end();
     const bool fired = disks.files.fault_fired();
     disks.files.clear_fault();
@@ -234,7 +244,26 @@ class PowerCut : public testing::TestWithParam<Scenario> {
     (void)check_promises(**store, promises, disks.drain(), disks.rng(), where, tolerated);
     const WriteResult written = write_groups(**store, {kProbe}, true, disks.drain(), disks.rng());
     EXPECT_TRUE(written.groups.at(0).is_ok()) << where << ": " << written.groups.at(0).to_string();
+    if (scenario_.at_once == 1) {
+      store.value().reset();
+      Life after(scenario_, disks, promises, seed_ + 1);
+      EXPECT_TRUE(after.run(deeds)) << where;
+      EXPECT_EQ(after.failed(), 0u) << where << ": it goes on";
+    }
     return fired && !HasFailure();
+  }
+
+  // Every kind of crash, or of failure, at every operation.
+  void crash_everywhere() {
+    for (std::uint64_t variant = 0; variant < 4 && !HasFailure(); ++variant) {
+      for (std::uint64_t n = 1; crash_at(n, variant);) ++n;
+    }
+  }
+  void fail_everywhere(Ending ending) {
+    for (const sim::FileFault fault : kFaults) {
+      for (std::uint64_t n = 1; fail_at(n, fault, ending);) ++n;
+      if (HasFailure()) return;
+    }
   }
 
   void expect_deeds() const {
@@ -287,19 +316,13 @@ TEST_P(PowerCut, OneFailureAndThenThePowerGoes) {
 // As above, with every kind of crash and of failure at every operation. Minutes: --gtest_also_run_disabled_tests.
 TEST_P(PowerCut, DISABLED_SlowAtEveryFileOperation) {
   SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
-  for (std::uint64_t variant = 0; variant < 4 && !HasFailure(); ++variant) {
-    for (std::uint64_t n = 1; crash_at(n, variant);) ++n;
-  }
+  crash_everywhere();
 }
 
 TEST_P(PowerCut, DISABLED_SlowEveryFileOperationFailsOnce) {
   SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
-  for (const sim::FileFault fault : kFaults) {
-    for (const Ending ending : {Ending::kKilled, Ending::kPowerCut}) {
-      for (std::uint64_t n = 1; fail_at(n, fault, ending);) ++n;
-      if (HasFailure()) return;
-    }
-  }
+  fail_everywhere(Ending::kKilled);
+  if (!HasFailure()) fail_everywhere(Ending::kPowerCut);
 }
 
 constexpr Scenario kScenarios[] = {
@@ -313,6 +336,26 @@ constexpr Scenario kScenarios[] = {
     {"TwoVolumesEvicting", 2, "segment", "384Ki", 14, 12, 30, true, 13},
 };
 INSTANTIATE_TEST_SUITE_P(File, PowerCut, testing::ValuesIn(kScenarios),
+                         [](const auto& scenario) { return scenario.param.name; });
+
+class FileCrash : public PowerCut {};
+
+TEST_P(FileCrash, AtEveryFileOperation) {
+  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
+  crash_everywhere();
+}
+
+TEST_P(FileCrash, EveryFileOperationFailsOnce) {
+  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
+  fail_everywhere(Ending::kKilled);
+}
+
+constexpr Scenario kOneByOne[] = {
+    {"off", 1, "off", "unlimited", 8, 12, 5, false, 1, 1},
+    {"segment", 1, "segment", "unlimited", 8, 12, 5, false, 1, 1},
+    {"group", 1, "group", "unlimited", 8, 12, 5, false, 1, 1},
+};
+INSTANTIATE_TEST_SUITE_P(Fsync, FileCrash, testing::ValuesIn(kOneByOne),
                          [](const auto& scenario) { return scenario.param.name; });
 
 }  // namespace

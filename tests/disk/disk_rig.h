@@ -31,6 +31,7 @@
 #include "engine/scheduler.h"
 #include "storage/pipeline/storage_pipeline.h"
 #include "tests/support/rest.h"
+#include "tests/support/scheduler_client.h"
 
 namespace larder::disk {
 
@@ -63,20 +64,13 @@ inline std::uint64_t test_seed() {
   return text ? std::strtoull(text, nullptr, 10) : 1;
 }
 
-inline Tokens random_tokens(Rng& rng, std::size_t count) {
-  Tokens tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(rng.below(256));
-  return tokens;
-}
+using support::random_tokens;
 
 inline Options small_options() {
-  Options options;
-  options.model = "gdn-tiny";
+  Options options = support::tiny_options("gdn-tiny");
   options.max_total_tokens = 4096;
   options.max_mamba_cache_size = 24;
-  options.chunked_prefill_size = 256;
   options.max_running_requests = 4;
-  options.threads = 1;
   return options;
 }
 

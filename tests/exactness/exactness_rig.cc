@@ -15,6 +15,8 @@
 #include "metadata/open_metadata.h"
 #include "model/presets.h"
 #include "sim/sim_file_system.h"
+#include "tests/support/passing_backend.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::exactness {
 namespace {
@@ -34,10 +36,9 @@ T must(Result<T> result) {
 
 // A backend with threads of its own, made to end each operation inside submit: the rig's clock runs with its polls, and
 // must not run away from real threads.
-class InlineBackend final : public StorageBackend {
+class InlineBackend final : public support::PassingBackend {
  public:
-  explicit InlineBackend(std::unique_ptr<StorageBackend> inner) : inner_(std::move(inner)) {}
-  [[nodiscard]] const BackendInfo& info() const override { return inner_->info(); }
+  using PassingBackend::PassingBackend;
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     return wait_for(done, [&](ExistsDone then) { return inner_->submit_exists(std::move(request), std::move(then)); });
   }
@@ -50,8 +51,6 @@ class InlineBackend final : public StorageBackend {
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
     return wait_for(done, [&](ClearDone then) { return inner_->submit_clear(std::move(scope), std::move(then)); });
   }
-  [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
-  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_->close(limit); }
 
  private:
   template <class Outcome, class Submit>
@@ -62,8 +61,6 @@ class InlineBackend final : public StorageBackend {
     if (submitted.is_ok()) done(outcome.get());
     return submitted;
   }
-
-  const std::unique_ptr<StorageBackend> inner_;
 };
 
 StepLogits logits_of(const StepResult& result) { return {result.logits, result.draft_logits}; }
@@ -387,11 +384,8 @@ void Rig::press_device(std::uint64_t seed) {
 }
 
 struct Stores::Parts {
-  ~Parts() {
-    if (!mount.empty()) std::filesystem::remove_all(mount);
-  }
   sim::SimFileSystem files{7};
-  std::string mount;  // of the fake 3FS; made when it is first wanted
+  support::TemporaryDirectory mount;  // of the fake 3FS
   ManualClock clock;
   InlineExecutor executor;
   BackendFactory factory;
@@ -402,13 +396,8 @@ Stores::~Stores() = default;
 
 // A directory that the fake 3FS takes for a mount.
 void Stores::name_files_on_mount(BackendOptions& options) {
-  if (parts_->mount.empty()) {
-    char path[] = "/tmp/larder-exactness-XXXXXX";
-    if (::mkdtemp(path) == nullptr) return;
-    parts_->mount = path;
-    std::filesystem::create_directories(parts_->mount + "/3fs-virt/iovs");
-  }
-  options["file_path_prefix"] = parts_->mount + "/pages";
+  std::filesystem::create_directories(parts_->mount.path() + "/3fs-virt/iovs");
+  options["file_path_prefix"] = parts_->mount.path() + "/pages";
   options["file_size"] = "1Gi";
   options["library"] = LARDER_FAKE_HF3FS;
 }

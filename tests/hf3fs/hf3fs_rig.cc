@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/hf3fs/hf3fs_rig.h"
 
-#include <stdlib.h>
-
 #include <cstring>
 #include <future>
 
@@ -60,9 +58,6 @@ Outcome run(const Submit& submit) {
 }  // namespace
 
 void Rig::SetUp() {
-  char path[] = "/tmp/larder-hf3fs-XXXXXX";
-  ASSERT_NE(::mkdtemp(path), nullptr);
-  mount_ = path;
   std::filesystem::create_directories(mount_ + "/3fs-virt/iovs");
   std::filesystem::create_directories(mount_ + "/larder");
   auto loaded = hf3fs::UsrbioLibrary::load({LARDER_FAKE_HF3FS, {}});
@@ -92,7 +87,6 @@ void Rig::TearDown() {
     const Status sound = service_->check();
     EXPECT_TRUE(sound.is_ok()) << sound.to_string();
   }
-  if (!mount_.empty()) std::filesystem::remove_all(mount_);
 }
 
 Status Rig::try_open(const BackendOptions& extra) {

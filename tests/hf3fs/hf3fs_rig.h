@@ -19,6 +19,7 @@
 #include "storage/backend.h"
 #include "storage/factory.h"
 #include "storage/hf3fs/usrbio_library.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::hf3fs_test {
 
@@ -55,7 +56,8 @@ class Rig : public ::testing::Test {
   void fault(const std::string& json);
   void config(const std::string& json);
 
-  std::string mount_;
+  const support::TemporaryDirectory temporary_;
+  const std::string mount_ = temporary_.path();
   std::shared_ptr<hf3fs::UsrbioLibrary> library_;
   hf3fs::FakeControl fake_;
   ManualClock clock_{std::chrono::seconds(1000)};  // the service's

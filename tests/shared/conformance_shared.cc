@@ -1,37 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared stores under the conformance suite: what a client sees of a host in the same process, the host itself, and the
 // order of clears in front of its backend.
-#include <filesystem>
-
 #include "storage/clear_order.h"
-#include "storage/file/segment_format.h"
 #include "storage/shared/shared_backend.h"
 #include "tests/conformance/storage_conformance.h"
+#include "tests/support/passing_backend.h"
 #include "tests/support/temporary_directory.h"
 
 namespace larder::conformance {
 namespace {
 
 // A client, and the host that goes after it.
-class ClientAndHost final : public StorageBackend {
+class ClientAndHost final : public support::PassingBackend {
  public:
   ClientAndHost(std::unique_ptr<SharedBackend> host, std::unique_ptr<SharedBackend> client)
-      : host_(std::move(host)), client_(std::move(client)) {}
-  [[nodiscard]] const BackendInfo& info() const override { return client_->info(); }
-  [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
-    return client_->submit_exists(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_read(ReadRequest request, ReadDone done) override {
-    return client_->submit_read(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_write(WriteRequest request, WriteDone done) override {
-    return client_->submit_write(std::move(request), std::move(done));
-  }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
-    return client_->submit_clear(std::move(scope), std::move(done));
-  }
-  [[nodiscard]] BackendStats stats() const override { return client_->stats(); }
-  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return client_->close(limit); }
+      : PassingBackend(*client), host_(std::move(host)), client_(std::move(client)) {}
 
  private:
   const std::unique_ptr<SharedBackend> host_, client_;
@@ -65,23 +48,7 @@ class SharedHarness final : public HarnessBase {
   }
 
   std::size_t flip_stored_bits(Rng& rng, std::size_t flips) override {
-    if (inner_ != "file") return 0;
-    std::vector<std::string> segments;
-    const std::vector<std::string> names = real_file_system().list(store_directory()).value();
-    for (const std::string& name : names) {
-      if (file_store::parse_segment_name(name)) segments.push_back(store_directory() + "/" + name);
-    }
-    OpenOptions options;
-    options.write = true;
-    for (std::size_t i = 0; i < flips; ++i) {
-      const std::unique_ptr<File> file = real_file_system().open(segments[rng.below(segments.size())], options).value();
-      const std::uint64_t at = rng.below(file->size_bytes().value());
-      std::byte byte{};
-      EXPECT_TRUE(read_exactly(*file, {&byte, 1}, at).is_ok());
-      byte ^= static_cast<std::byte>(1u << rng.below(8));
-      EXPECT_TRUE(write_fully(*file, {&byte, 1}, at).is_ok());
-    }
-    return flips;
+    return inner_ == "file" ? flip_bits_of_segments(real_file_system(), store_directory(), rng, flips) : 0;
   }
 
  private:

@@ -17,6 +17,7 @@
 #include "storage/conformance/harness.h"
 #include "storage/factory.h"
 #include "storage/shared/shared_backend.h"
+#include "tests/support/passing_backend.h"
 #include "tests/support/temporary_directory.h"
 
 namespace larder::shared_tests {
@@ -102,11 +103,10 @@ class RoleWatch {
 };
 
 // Tells of each operation after the inner backend has taken it.
-class HookedBackend final : public StorageBackend {
+class HookedBackend final : public support::PassingBackend {
  public:
   HookedBackend(std::unique_ptr<StorageBackend> inner, std::function<void()> on_submit)
-      : inner_(std::move(inner)), on_submit_(std::move(on_submit)) {}
-  [[nodiscard]] const BackendInfo& info() const override { return inner_->info(); }
+      : PassingBackend(std::move(inner)), on_submit_(std::move(on_submit)) {}
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     return told(inner_->submit_exists(std::move(request), std::move(done)));
   }
@@ -119,15 +119,12 @@ class HookedBackend final : public StorageBackend {
   [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope> scope, ClearDone done) override {
     return told(inner_->submit_clear(std::move(scope), std::move(done)));
   }
-  [[nodiscard]] BackendStats stats() const override { return inner_->stats(); }
-  [[nodiscard]] Status close(std::chrono::nanoseconds limit) override { return inner_->close(limit); }
 
  private:
   Status told(Status status) {
     on_submit_();
     return status;
   }
-  const std::unique_ptr<StorageBackend> inner_;
   const std::function<void()> on_submit_;
 };
 

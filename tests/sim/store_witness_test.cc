@@ -6,15 +6,16 @@
 
 #include "sim/world/store_witness.h"
 #include "sim/world/story.h"
+#include "tests/support/passing_backend.h"
 
 namespace larder::sim {
 namespace {
 
 // Answers as the test says, at once.
-class SayingBackend final : public StorageBackend {
+class SayingBackend final : public support::StubBackend {
  public:
-  bool has_pages = true;
-  [[nodiscard]] const BackendInfo& info() const override { return info_; }
+  bool has_pages = true, holds_writes = false;
+  std::function<void()> held;
   [[nodiscard]] Status submit_exists(ExistsRequest request, ExistsDone done) override {
     done({Status::ok(), {{request.pools.at(0), Presence(request.keys.size(), has_pages)}}});
     return Status::ok();
@@ -28,17 +29,6 @@ class SayingBackend final : public StorageBackend {
     holds_writes ? static_cast<void>(held = end) : end();
     return Status::ok();
   }
-  [[nodiscard]] Status submit_clear(std::shared_ptr<const StoreScope>, ClearDone done) override {
-    done(Status::ok());
-    return Status::ok();
-  }
-  [[nodiscard]] BackendStats stats() const override { return {}; }
-  [[nodiscard]] Status close(std::chrono::nanoseconds) override { return Status::ok(); }
-  bool holds_writes = false;
-  std::function<void()> held;
-
- private:
-  BackendInfo info_;
 };
 
 class StoreWitnessTest : public testing::Test {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy of this test program that runs until it is killed. (ChildProcess of src/cli is for children that end by
-// themselves: it belongs to no library, and it drops what a child said when it stops it.)
+// A copy of this test program that runs until it is killed. (ChildProcess of src/server is for children that end by
+// themselves: it drops what a child said when it stops it.)
 //
 // Threads: confined. Lifetime: the destructor kills the child; it also dies with its parent.
 #pragma once

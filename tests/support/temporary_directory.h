@@ -2,6 +2,7 @@
 // A fresh empty directory, and its removal with everything in it.
 #pragma once
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -14,11 +15,11 @@ class TemporaryDirectory {
   TemporaryDirectory() {
     const char* const base = std::getenv("TMPDIR");
     path_ = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/larder_test_XXXXXX";
-    if (::mkdtemp(path_.data()) == nullptr) path_.clear();
+    if (::mkdtemp(path_.data()) == nullptr) throw std::system_error(errno, std::generic_category(), path_);
   }
   ~TemporaryDirectory() {
     std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+    std::filesystem::remove_all(path_, ignored);
   }
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
