@@ -27,8 +27,8 @@ int attach_command(int argc, char** argv) {
   std::string new_backend, new_config, new_prefetch, new_write;
   app.add_option("--backend", new_backend, "file, hf3fs, mooncake ...")->required()->type_name("NAME");
   app.add_option("--extra-config", new_config,
-                 "its options, as a server takes them at its start; left out: as they are or, after a detach, were; "
-                 "SGLang forgets those")
+                 "its options, as a server takes them at its start; left out: those of the attached backend, or those "
+                 "it was detached with (SGLang forgets the latter)")
       ->type_name("JSON");
   app.add_option("--prefetch-policy", new_prefetch, "best_effort, wait_complete or timeout; left out: unchanged")
       ->type_name("NAME");

@@ -298,7 +298,7 @@ Result<std::unique_ptr<Connector>> Connector::create(const ConnectorConfig& conf
   LARDER_RETURN_IF_ERROR(validate_config(config));
   LARDER_RETURN_IF_ERROR(validate_scope(parts.scope));
   if (parts.bell && parts.ranks)
-    return invalid_argument("connector: nothing rings for what other ranks answer: no bell");
+    return invalid_argument("connector: a bell does not ring for what other ranks answer: with ranks, poll instead");
   // The layout is a part of the identity of every page (rule 4).
   if (parts.host->layout() != parts.scope.layout || parts.host->model().pools != parts.model->pools) {
     return invalid_argument("connector: the host pools are of another model, or have another layout than the scope");

@@ -76,8 +76,9 @@ struct ConnectorParts {
   RankGroup* ranks = nullptr;          // null: one rank
   NamespaceScope scope{};              // layout and rank; adapter and salt come with each call
   KvEventSink* events = nullptr;       // is told of pages that come to the host or leave it, in poll(); may be null
-  std::shared_ptr<Bell> bell =
-      nullptr;  // rung when a poll() has something to apply, and by wake(); until_due(); not with `ranks`
+  // Rung when a poll() has something to apply, and by wake(): for who waits elsewhere (until_due()). May be null; null
+  // with `ranks`.
+  std::shared_ptr<Bell> bell = nullptr;
 };
 
 // What the engine has of a prompt in its own memory, from page 0 on.

@@ -296,8 +296,7 @@ void Prefetcher::pump() {
               [this](const Fetch& f) { return queue_.any_waits_for(f.requests, f.id); });
   ops_.budget().begin_share(WorkBudget::Share::kFetches);
   queue_.hold_what_queues(ops_.budget());
-  const std::uint64_t gone = counters_.host_evicted + counters_.host_flushed + counters_.host_lost;
-  std::uint64_t came = gone;
+  std::uint64_t came = counters_.host_evicted + counters_.host_flushed + counters_.host_lost;
   for (const ComponentKind c : {ComponentKind::kFull, ComponentKind::kSwa, ComponentKind::kMamba}) {
     came += tree_.counts(c, Tier::kHost).resident;
   }

@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/real_time_limit.h"
 
+#include <string>
+#include <system_error>
 #include <utility>
+
+#include "base/log.h"
 
 namespace larder {
 
-TimeLimit::TimeLimit(Nanos limit, std::function<void()> over)
-    : limit_(limit), over_(std::move(over)), thread_([this] { run(); }) {}
+TimeLimit::TimeLimit(Nanos limit, std::function<void()> over) : limit_(limit), over_(std::move(over)) {
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    log_warning("server", std::string("no thread for a limit of time, so there is none: ") + error.what());
+  }
+}
 
 TimeLimit::~TimeLimit() {
   {
@@ -14,7 +23,7 @@ TimeLimit::~TimeLimit() {
     has_ended_ = true;
   }
   ended_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void TimeLimit::run() {

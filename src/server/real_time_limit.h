@@ -15,8 +15,8 @@ namespace larder {
 
 class TimeLimit {
  public:
-  // Calls `over` once, if this is still there after `limit`. Throws std::system_error where the system has no thread
-  // left.
+  // Calls `over` once, if this is still there after `limit`. Where the system has no thread left there is no limit, and
+  // the log says so: a stop has to go on.
   TimeLimit(Nanos limit, std::function<void()> over);
   // Waits for `over` if it runs.
   ~TimeLimit();
@@ -31,7 +31,7 @@ class TimeLimit {
   std::mutex mutex_;  // a leaf: nothing is called under it
   std::condition_variable ended_;
   bool has_ended_ = false;  // guarded by mutex_
-  std::thread thread_;      // last: it uses the rest
+  std::thread thread_;
 };
 
 }  // namespace larder

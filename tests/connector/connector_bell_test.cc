@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "controller/rank_group.h"
 #include "tests/connector/connector_rig.h"
 
 namespace larder::connector_test {
@@ -93,6 +94,19 @@ TEST_F(ConnectorBell, WhatEndsRingsUntilAPollHasTakenIt) {
   connector_->wake();
   EXPECT_TRUE(bell_->rings());
   quieten();
+}
+
+// What the others answer rings nothing here.
+TEST_F(ConnectorBell, IsRefusedWithRanks) {
+  const auto group = make_in_process_rank_group(1, clock_, 1024);
+  ConnectorParts parts;
+  parts.model = &model_;
+  parts.host = host_.get();
+  parts.clock = &clock_;
+  parts.ranks = group[0].get();
+  EXPECT_TRUE(Connector::create({}, parts).is_ok());
+  parts.bell = bell_;
+  EXPECT_EQ(Connector::create({}, parts).status().code(), StatusCode::kInvalidArgument);
 }
 
 // The defect: it was due once, and never again.

@@ -38,7 +38,8 @@ void Maintenance::start() {
     is_under_way_ = true;
     least_filled_ = state_.room.filled_bytes();
     oldest_stays_ = false;
-    // What was vain is vain again, until something else lives; without eviction, until something dies.
+    // Cleanings that gained nothing would gain nothing again, unless the live bytes have changed since (without
+    // eviction: have fallen).
     const bool evicts = state_.options.evicts;
     const std::uint64_t live_before = std::exchange(live_bytes_, state_.room.live_bytes());
     if (evicts ? live_bytes_ != live_before : live_bytes_ < live_before) vain_cleanings_ = 0;

@@ -335,7 +335,7 @@ void PageWriter::write(const RecordPtr& record) {
     place_gathered();
     return fail(*record, refused);
   }
-  if (!record->op) return written(record, refused);  // cleaning ends, and frees the queue of its steps
+  if (!record->op) return written(record, refused);  // cleaning gives up for now: its steps fill the queue, too
   // It has others behind it, and a hole would look like damage after a crash.
   IoOperation again = write_of(record);
   written(record, run_operation(again));
